@@ -14,19 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from p2pfl.config import model, sections
 from p2pfl.config.charter import Charter, amended, contradiction
 from p2pfl.config.graph import DisconnectedGraph, MemberGraph, read_edges, read_graph
 from p2pfl.config.members import members_file, read_members_file
 from p2pfl.config.model import (
-    FEDERATION,
-    GOSSIP,
-    MEMBER,
-    NETWORK,
-    NODE,
-    OWN_NETWORK,
-    TABLES,
-    TASK,
-    TRAINING,
     FederationConfig,
     GossipConfig,
     Member,
@@ -35,30 +27,8 @@ from p2pfl.config.model import (
     TaskConfig,
     TrainingConfig,
 )
-from p2pfl.config.sections import (
-    MEMBER as ALL_ROWS,
-)
-from p2pfl.config.sections import (
-    MOST_ROUNDS,
-    PRIVACY,
-    PRIVATE,
-    PUBLIC,
-    PrivacyConfig,
-    parse_schedule,
-    parse_stop,
-    read_privacy,
-    read_stats,
-)
-from p2pfl.config.tables import (
-    Mistakes,
-    exclusive,
-    port_of,
-    read_document,
-    read_row,
-    read_table,
-    require,
-    unknown_keys,
-)
+from p2pfl.config.sections import PRIVATE, PUBLIC, PrivacyConfig, parse_schedule, parse_stop, read_privacy, read_stats
+from p2pfl.config.tables import Mistakes, exclusive, port_of, read_document, read_row, read_table, require, unknown_keys
 from p2pfl.errors import UserError
 
 FILE_NAME = "federation.toml"
@@ -142,14 +112,14 @@ def federation_file(path: Path | str) -> Path:
 
 def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationConfig:
     """Build a federation from a document with the tables of a federation file; its mistakes are added to `mistakes`."""
-    unknown_keys(document, "", TABLES, mistakes)
+    unknown_keys(document, "", model.TABLES, mistakes)
     head: dict[str, Any] = HEAD_DEFAULTS | _head(document.get("federation", {}), mistakes)
     task = _task(document.get("task", {}), mistakes)
     training = _training(document.get("training", {}), mistakes)
     if "privacy" in document:
         _train_no_longer(training, mistakes)
-    gossip = GossipConfig(**read_table(document.get("gossip", {}), "gossip.", GOSSIP, mistakes))
-    network = read_table(document.get("network", {}), "network.", NETWORK, mistakes)
+    gossip = GossipConfig(**read_table(document.get("gossip", {}), "gossip.", model.GOSSIP, mistakes))
+    network = read_table(document.get("network", {}), "network.", model.NETWORK, mistakes)
     members = read_members(document.get("node", []), mistakes)
     graph = read_graph(head["topology"], members, head["seed"], mistakes) if members else MemberGraph()
     edges, schedule, weights = graph
@@ -189,21 +159,21 @@ def _unused_weights(weights: Mapping[tuple[int, int], float], head: Mapping[str,
 
 
 def _head(table: Any, mistakes: Mistakes) -> dict[str, Any]:
-    require(table, "federation.", ("name",), FEDERATION, mistakes)
-    return read_table(table, "federation.", FEDERATION, mistakes)
+    require(table, "federation.", ("name",), model.FEDERATION, mistakes)
+    return read_table(table, "federation.", model.FEDERATION, mistakes)
 
 
 def _task(table: Any, mistakes: Mistakes) -> TaskConfig:
     """Read `[task]`: keys other than `name` are the task's own, and the task checks them."""
     options = {key: value for key, value in table.items() if key != "name"} if isinstance(table, dict) else {}
     named = {"name": table["name"]} if isinstance(table, dict) and "name" in table else {}
-    known = read_table(named if isinstance(table, dict) else table, "task.", TASK, mistakes)
+    known = read_table(named if isinstance(table, dict) else table, "task.", model.TASK, mistakes)
     return TaskConfig(**known, options=options)
 
 
 def _training(table: Any, mistakes: Mistakes) -> dict[str, Any]:
     """Read `[training]`. If one of two exclusive keys is set, the default of the other does not apply."""
-    values = read_table(table, "training.", TRAINING, mistakes)
+    values = read_table(table, "training.", model.TRAINING, mistakes)
     for usual, other in (("rounds", "time_s"), ("local_steps", "local_epochs")):
         exclusive(table, "training.", usual, other, mistakes)
         if other in values:
@@ -225,7 +195,7 @@ def _bound_by_stop(values: dict[str, Any], mistakes: Mistakes) -> None:
     stop = parse_stop(values["stop"])
     if values.get("rounds") is None and stop.after_s is not None:
         values |= {"rounds": None, "time_s": min(stop.after_s, values.get("time_s", stop.after_s))}
-    values.setdefault("rounds", MOST_ROUNDS)
+    values.setdefault("rounds", sections.MOST_ROUNDS)
     if stop.patience is not None and stop.of != "loss" and values.get("evaluate_every") == 0:
         allowed = "evaluate_every from 1, or the loss of local rounds: no improvement in K rounds"
         mistakes.add("nothing is tested before the end", "training.stop", values["stop"], allowed)
@@ -240,10 +210,10 @@ def read_members(tables: Any, mistakes: Mistakes) -> tuple[Member, ...]:
         mistakes.add("must be a list of tables", "node", None, "[[node]] once for each node")
         return ()
     before = len(mistakes.found)
-    values = [read_row(table, f"node[{index}].", MEMBER, mistakes) for index, table in enumerate(tables)]
+    values = [read_row(table, f"node[{index}].", model.MEMBER, mistakes) for index, table in enumerate(tables)]
     if len(tables) < FEWEST:
         mistakes.add("too few nodes", "node", len(tables), f"{FEWEST} or more [[node]] tables")
-    for key in MEMBER:
+    for key in model.MEMBER:
         _refuse_repetition(key, values, mistakes)
     if len(mistakes.found) > before:
         return ()
@@ -273,11 +243,6 @@ def _called(index: int, values: list[dict[str, Any]]) -> str:
 
 
 NODE_FILE_NAME = "node.toml"
-GONE = {
-    "share_addresses": "no such key: on one LAN `discovery = true` does it; or list the address, if others can dial it",
-    "neighbors": "no such table: max_kbit_s under [network] is for all neighbors together",
-}
-"""The keys of `[network]` in a node file that an earlier version had, and what to write instead."""
 
 
 def node_file(federation: FederationConfig, name: str) -> Path:
@@ -359,16 +324,10 @@ def _node(
     if not isinstance(data, dict):
         mistakes.add("must be a table", "data", None, "[data]")
         data = {}
-    if (reload_s := data.pop("reload_s", None)) is not None:
-        mistakes.add("is gone", "data.reload_s", reload_s, "a restart of the node, which reads its data and goes on")
-    values = read_table(document.get("node", {}), "node.", NODE, mistakes)
+    unknown_keys({"reload_s": data.pop("reload_s")} if "reload_s" in data else {}, "data.", (), mistakes)
+    values = read_table(document.get("node", {}), "node.", model.NODE, mistakes)
     values.setdefault("listen", _default_listen(member))
-    table = document.get("network", {})
-    for key, instead in GONE.items() if isinstance(table, dict) else ():
-        if key in table:
-            mistakes.add("is gone", f"network.{key}", table[key], instead)
-            table = {each: value for each, value in table.items() if each != key}
-    network = read_table(table, "network.", OWN_NETWORK, mistakes)
+    network = read_table(document.get("network", {}), "network.", model.OWN_NETWORK, mistakes)
     values["discovery"] = network.pop("discovery", discovery)
     values["interfaces"] = network.pop("interfaces", ())
     values["relays"] = tuple(dict.fromkeys([*relays, *network.pop("relays", ())]))
@@ -418,11 +377,11 @@ def refuse_broken_promises(federation: FederationConfig, mistakes: Mistakes) -> 
     if privacy.test_set == PUBLIC and federation.task.name == "lora" and not federation.task.options.get("test_path"):
         text = "each node tests on the last tenth of its own texts, and scores would reveal something about them"
         mistakes.add(text, "privacy.test_set", PUBLIC, '"private"; or test_path in [task], public texts')
-    if privacy.unit == ALL_ROWS and "*" not in federation.gossip.share:
+    if privacy.unit == sections.MEMBER and "*" not in federation.gossip.share:
         text = 'with unit = "member" personal parameters get no noise, and scores and exports would reveal them'
         mistakes.add(text, "gossip.share", list(federation.gossip.share), 'the whole model, ["*"]; or unit = "record"')
     members = len(federation.present)
-    if privacy.unit == ALL_ROWS and privacy.delta * members > 1.0:
+    if privacy.unit == sections.MEMBER and privacy.delta * members > 1.0:
         text = f"exceeds one in {members} members: everything about one member might be revealed"
         mistakes.add(text, "privacy.delta", privacy.delta, f"at most {1 / members:.2g}, better a tenth of that")
 
@@ -433,10 +392,10 @@ def _refuse_unbounded(federation: FederationConfig, privacy: PrivacyConfig, mist
     """
     if privacy.rounds is None and federation.training.rounds is None:
         text = "is missing, and so is training.rounds: the budget is planned for a number of rounds"
-        mistakes.add(text, "privacy.rounds", None, PRIVACY["rounds"].allowed)
+        mistakes.add(text, "privacy.rounds", None, sections.PRIVACY["rounds"].allowed)
     elif privacy.rounds is None and privacy.multiplier is not None and federation.admin:
         text = "is missing: the noise is fixed, so whoever may change training.rounds could raise the budget"
-        mistakes.add(text, "privacy.rounds", None, f"{PRIVACY['rounds'].allowed}; or epsilon instead of noise")
+        mistakes.add(text, "privacy.rounds", None, f"{sections.PRIVACY['rounds'].allowed}; or epsilon instead of noise")
 
 
 def _refuse_unshared(federation: FederationConfig, privacy: PrivacyConfig, mistakes: Mistakes) -> None:

@@ -17,29 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from p2pfl.config import sections, tables
 from p2pfl.config.sections import NO_STATS, PrivacyConfig, StatsConfig, parse_schedule
-from p2pfl.config.tables import (
-    CHANGED,
-    NAMED,
-    REQUIRED,
-    Kinds,
-    address,
-    choice,
-    flag,
-    hosts,
-    kinds_of,
-    matching,
-    member_address,
-    name,
-    or_auto,
-    or_none,
-    pair,
-    public_key,
-    public_keys,
-    relays,
-    setting,
-    text,
-    texts,
-)
+from p2pfl.config.tables import CHANGED, NAMED, REQUIRED, Kinds, choice, flag, kinds_of, setting, text
 from p2pfl.core.settings import STALENESS, parse_staleness
 from p2pfl.specs import number, spelled, whole
 
@@ -113,7 +91,7 @@ class TrainingConfig:
     stop: str | None = setting(None, sections.stop(), "ends a node's training before its rounds are done", counts=NAMED)
     evaluate_every: EvaluateEvery = setting(
         1,
-        or_auto(whole(0)),
+        tables.or_auto(whole(0)),
         'rounds between two tests; "auto": tests take at most a tenth of the time; 0: only at the end',
     )
 
@@ -142,7 +120,7 @@ class GossipConfig:
         "q4", tables.compressor(), "how models are compressed for sending: see `p2pfl list compressors`"
     )
     share: tuple[str, ...] = setting(
-        ("*",), texts(), "parameters to share, the rest stays on each node: patterns of their names"
+        ("*",), tables.texts(), "parameters to share, the rest stays on each node: patterns of their names"
     )
     """Names are those of the model's `state_dict`."""
     rule: str = setting(
@@ -322,7 +300,7 @@ class Compute:
 
     device: str = setting(
         "cpu",
-        matching(re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?"), 'auto, cpu, cuda, cuda:N as in "cuda:1", mps'),
+        tables.matching(re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?"), 'auto, cpu, cuda, cuda:N as in "cuda:1", mps'),
         "where the node trains; auto takes the best there is",
     )
     precision: str = setting(
@@ -382,16 +360,18 @@ class NodeConfig:
     name: str
     key_file: Path = setting(Path("node.key"), text(), "the node's secret identity")
     state_dir: Path = setting(Path(STATE_DIR), text(), "folder of what the node needs to resume")
-    listen: str = setting(REQUIRED, address(0), "where the node listens to others; port 0 takes any free one")
+    listen: str = setting(REQUIRED, tables.address(0), "where the node listens to others; port 0 takes any free one")
     forwarded_port: int | None = setting(
         None, whole(1, 65535), "the port of the node's address where a router passes it on to `listen`"
     )
     """None if both are the same."""
     status_listen: str | None = setting(
-        "127.0.0.1:0", or_none(address(0)), 'the status page; port 0 takes a free one, "none" turns it off'
+        "127.0.0.1:0",
+        tables.or_none(tables.address(0)),
+        'the status page; port 0 takes a free one, "none" turns it off',
     )
     status_names: tuple[str, ...] = setting(
-        (), hosts(), "names of this machine under which browsers reach the status page"
+        (), tables.hosts(), "names of this machine under which browsers reach the status page"
     )
     """They come on top of addresses and localhost."""
     durability: str = setting(
@@ -436,10 +416,10 @@ class NodeConfig:
 TABLES = ("federation", "task", "training", "gossip", "privacy", "network", "node", "edge")
 
 FEDERATION: Kinds = {
-    "name": name().key("what people call this federation"),
+    "name": tables.name().key("what people call this federation"),
     "seed": whole(0).key("every node starts from the same model, drawn from this"),
     "topology": text().key("the graph: a family of `p2pfl topology list`, or a graph file"),
-    "admin": public_keys().key(
+    "admin": tables.public_keys().key(
         "public keys of those who may change the members, the graph and the rounds while nodes run"
     ),
 }
@@ -453,19 +433,19 @@ GOSSIP: Kinds = kinds_of(GossipConfig)
 
 NETWORK: Kinds = {
     "discovery": flag().key("true: nodes on one LAN find each other without addresses; pip install '.[lan]'"),
-    "relays": relays().key("machines that run `p2pfl relay`, for members without an address that others reach"),
+    "relays": tables.relays().key("machines that run `p2pfl relay`, for members without an address that others reach"),
 }
 
 MEMBER: Kinds = {
-    "name": name().key("the node's name, and that of its folder"),
-    "key": public_key().key("the node's public key; a node whose key is in no table is refused"),
-    "address": member_address().key(
+    "name": tables.name().key("the node's name, and that of its folder"),
+    "key": tables.public_key().key("the node's public key; a node whose key is in no table is refused"),
+    "address": tables.member_address().key(
         "where others reach the node; without it the node only dials, or others find it on the LAN"
     ),
 }
 
 EDGE: Kinds = {
-    "between": pair().key("two neighbors in the graph"),
+    "between": tables.pair().key("two neighbors in the graph"),
     "compressor": GOSSIP["compressor"].key("the compressor on this edge, instead of the one in [gossip]"),
 }
 
@@ -487,7 +467,7 @@ def needed_features(federation: FederationConfig) -> dict[str, str]:
 
 OWN_NETWORK: Kinds = {
     **NETWORK,
-    "interfaces": texts().key(
+    "interfaces": tables.texts().key(
         "network interfaces to announce on; without it all that `listen` covers but bridges and tunnels"
     ),
     **kinds_of(OwnNetwork),

@@ -21,20 +21,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from p2pfl.config.tables import (
-    CHANGED,
-    REQUIRED,
-    Mistakes,
-    choice,
-    exclusive,
-    kinds_of,
-    name,
-    read_table,
-    require,
-    setting,
-    several,
-    text,
-)
+from p2pfl.config import tables
+from p2pfl.config.tables import CHANGED, REQUIRED, Mistakes, exclusive, kinds_of, read_table, require, setting, text
 from p2pfl.core.settings import Stop
 from p2pfl.specs import Catalog, Entry, Kind, Parameter, number, short, spelled, whole
 
@@ -198,7 +186,7 @@ class PrivacyConfig:
     """
 
     unit: str = setting(
-        RECORD, choice(*UNITS), "protects single rows of a node (record), or all its rows together (member)"
+        RECORD, tables.choice(*UNITS), "protects single rows of a node (record), or all its rows together (member)"
     )
     epsilon: float | None = setting(
         None,
@@ -225,11 +213,11 @@ class PrivacyConfig:
         None, whole(1), "rounds for which the budget is planned; without it those of [training]"
     )
     accountant: str = setting(
-        PRV, choice(PRV, RDP), "which bound on epsilon counts: prv (numerical, tighter) or rdp (Renyi, older)"
+        PRV, tables.choice(PRV, RDP), "which bound on epsilon counts: prv (numerical, tighter) or rdp (Renyi, older)"
     )
     test_set: str = setting(
         PRIVATE,
-        choice(PRIVATE, PUBLIC),
+        tables.choice(PRIVATE, PUBLIC),
         "public: the common test set is not private, and scores on it are shown",
     )
     rate: float = setting(
@@ -305,13 +293,13 @@ class StatsConfig:
 
     columns: tuple[str, ...] = setting(
         (),
-        several(text(), 'names of columns, such as ["age", "chol"]', twice=TWICE),
+        tables.several(text(), 'names of columns, such as ["age", "chol"]', twice=TWICE),
         "columns about which this node answers questions of `p2pfl stats`; without it none",
     )
     to: tuple[str, ...] = setting(
         (),
-        several(
-            Kind("", lambda value: EVERYBODY if value == EVERYBODY else name().read(value)),
+        tables.several(
+            Kind("", lambda value: EVERYBODY if value == EVERYBODY else tables.name().read(value)),
             f'names of members, or "{EVERYBODY}" for all',
             twice=TWICE,
         ),

@@ -50,6 +50,10 @@ GONE: Mapping[str, str] = {
     "gossip.memory": 'compressor = "fragment:8" where memory is short',
     "node.memory_mb": "`p2pfl check`, which says how much memory a node will take",
     "features": "a package of your own under p2pfl/features: CONTRIBUTING.md",
+    "data.reload_s": "a restart of the node, which reads its data and goes on",
+    "network.share_addresses": "no such key: on one LAN `discovery = true` does it; or list the address, if others can "
+    "dial it",
+    "network.neighbors": "no such table: max_kbit_s under [network] is for all neighbors together",
 }
 """Keys of earlier versions, each with what to use instead."""
 

@@ -17,36 +17,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from p2pfl.config import model
 from p2pfl.config.charter import FEWEST, MOST_MEMBERS, Charter, realm_of
 from p2pfl.config.graph import read_graph
 from p2pfl.config.load import find_member
-from p2pfl.config.model import (
-    FEDERATION,
-    GOSSIP,
-    NETWORK,
-    NODE,
-    TASK,
-    TRAINING,
-    Edges,
-    FederationConfig,
-    GossipConfig,
-    Member,
-    TrainingConfig,
-    usual_method,
-)
+from p2pfl.config.model import Edges, FederationConfig, GossipConfig, Member, TrainingConfig, usual_method
 from p2pfl.config.sections import PRIVACY
 from p2pfl.config.tables import Kinds, Mistakes, port_of
 from p2pfl.errors import UserError
 
 COMMENT_COLUMN = 40
 TABLES: Mapping[str, Kinds] = {
-    "federation": FEDERATION,
-    "task": TASK,
-    "training": TRAINING,
-    "gossip": GOSSIP,
+    "federation": model.FEDERATION,
+    "task": model.TASK,
+    "training": model.TRAINING,
+    "gossip": model.GOSSIP,
     "privacy": PRIVACY,
-    "network": NETWORK,
-    "node": NODE,
+    "network": model.NETWORK,
+    "node": model.NODE,
 }
 _TABLE = re.compile(r"(?:# +)?\[(\w+)\]")
 _KEY = re.compile(r"(?:# +)?(\w+) = ")

@@ -274,9 +274,7 @@ class Edge:
         return self.progress.done or (self.is_open and not self.service.is_mute)
 
     def tick(self, now: float) -> list[Effect]:
-        """Exchange the new version if it is the edge's turn (a responder asks for it); announce closing rounds in any
-        case.
-        """
+        """Exchange the new version if it is the edge's turn (a responder asks for it); announce all closing rounds."""
         service = self.service
         tells = self.facts.closing is not None or self.census.has_news_for(self.peer)
         if self.exchange.initiates:
@@ -465,9 +463,7 @@ class Amending:
         return self._until
 
     def take_effect(self, phase: Phase, now: float) -> list[Effect]:
-        """Change edges and settings between two rounds. The engine must change its edges before the new ones are
-        used.
-        """
+        """Change edges and settings between two rounds. The engine changes its edges before the new ones are used."""
         event, neighbors = self.pending_change, self.neighbors
         if event is None:
             return []
@@ -500,9 +496,7 @@ class Amending:
     # -- future and former neighbors --------------------------------------------------------------------------------
 
     def meet(self, event: SessionOpened) -> list[Effect]:
-        """Keep the session of a future neighbor, which repeats its greeting until the edge exists; refuse any other
-        session.
-        """
+        """Keep the session of a future neighbor, which repeats its greeting until there is an edge; refuse others."""
         if self.pending_change is None or event.peer not in self.pending_change.neighbors:
             return [_refusal(event.peer, event.session)]
         self.early[event.peer] = event.session

@@ -37,16 +37,12 @@ LONGEST_JUMP = 2**20
 """The largest step of an incarnation: a malicious peer must not exhaust them, and no honest end needs more."""
 NEVER_ASKED = "the engine answered an operation that this end of the edge never asks for"
 FILLED = 2
-"""The number of transactions that it takes to fill empty replicas: the first carries a whole model, with 13 times the
-usual error.
-"""
+"""How many transactions fill empty replicas: the first carries a whole model, with 13 times the usual error."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Exchange(ABC):
-    """One end's transactions: `ExchangeInitiator` or `ExchangeResponder`. It is `busy` while the engine works on the
-    edge.
-    """
+    """One end's transactions: `ExchangeInitiator` or `ExchangeResponder`; `busy` while the engine works on the edge."""
 
     line: EdgeLine
     facts: Facts = field(repr=False, compare=False)
@@ -149,9 +145,7 @@ class Exchange(ABC):
         return effects if result.fault is None else effects + self.blame(result.fault, result.reason, now)
 
     def begin_anew(self, incarnation: int, now: float) -> list[Effect]:
-        """Follow a neighbor that began a new incarnation. In mid-session an honest one does so only after a refused
-        request.
-        """
+        """Follow a neighbor that began a new incarnation. In mid-session an honest one does so only after a refusal."""
         text = "the neighbor began anew"
         effects = [] if self.has_refused else self.blame(Fault.RESYNC, text, now)
         return effects + self.resync(incarnation, text, now)

@@ -19,18 +19,12 @@ from p2pfl.core.settings import NEVER, Facts
 BURST = 32.0
 LONGEST_WAIT_S = 60.0
 TELLS_PER_S = 500.0
-"""The average number of versions that a node may send a neighbor per second; a later version makes up for one left
-out.
-"""
+"""The average number of versions that a node may send a neighbor per second; a later one makes up for one left out."""
 OTHERS_PER_S = 50.0
-"""The maximum rate of other messages per second: repeats come once a second, and 20 Busy a second each trigger one
-more.
-"""
+"""The maximum rate of other messages per second: repeats once a second, and one more for each of 20 Busy a second."""
 HEARD_MULTIPLE = 2.0
 LONGEST_STALL_S = 45.0
-"""How long a process may hang and still accept all messages sent in that time, in seconds; after that its sessions
-end.
-"""
+"""For so many seconds a process may hang and still accept all messages sent then; after that its sessions end."""
 FIRST_HEARD_S = 1.0
 RESYNC_WINDOW_S = 60.0
 RESYNCS_PER_WINDOW = 5
@@ -44,18 +38,14 @@ MOST_MISSES = 10
 WAIT_SHARE = 0.05
 """The fraction of time that rounds may wait for one neighbor that is much slower than the others."""
 WAIT_BURST_S = 3.0
-"""The seconds that such a neighbor may cost at once, at the start or after a minute without waiting; no minute costs
-more than six.
-"""
+"""The seconds that such a neighbor may cost at once, at the start or after a minute; no minute costs more than six."""
 LEAST_COST_S = 1.0
 """A neighbor that has used less than this of its budget does not set the pace."""
 COST_MULTIPLE = 2.0
 """The neighbor that sets the pace has used at least this many times as much as any other."""
 
 ENGINE_WINDOW_S = 20.0
-"""The time constant with which past engine work is forgotten: its weight falls by a factor of e each time it
-elapses.
-"""
+"""The time constant with which past engine work is forgotten: its weight falls by a factor of e in each."""
 ENGINE_SHARE_OF_ALL = 0.2
 """The share of engine time that any neighbor may take, whatever the others do."""
 ENGINE_SHARE_ALONE = 0.75
@@ -362,9 +352,7 @@ POINTS: Mapping[Fault, float] = {
     Fault.FLOOD: 2.5,
     Fault.MALFORMED: 1.0,
 }
-"""The points for each fault: a machine may fail once or twice, and an edge may restart because of a fault in our
-models.
-"""
+"""The points for each fault: a machine may fail once or twice, and an edge may restart by a fault in our models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

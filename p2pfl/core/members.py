@@ -168,9 +168,7 @@ class Census:
         self._take(sum(1 << member for member in members), 0, now)
 
     def hear(self, peer: int, digest: int, begun: bytes, through: bytes, now: float, *, bound: int = 0) -> None:
-        """Merge the sets of a neighbor. Earlier claims stay true, unless the neighbor has learned of more rounds to
-        do.
-        """
+        """Merge the sets of a neighbor. Earlier claims stay true, unless it has learned of more rounds to do."""
         claims = self.claims[peer]
         claims.neighbor_digest = digest
         if bound != claims.bound:
@@ -213,9 +211,7 @@ class Census:
         claims.progress_at = now
 
     def has_news_for(self, peer: int) -> bool:
-        """Return True if this neighbor may lack something this node knows, because it sent neither these members nor
-        this digest.
-        """
+        """Return True if this neighbor may lack something: it sent neither these members nor this digest."""
         claims = self.claims[peer]
         lacks = self.begun & ~claims.begun or self.through & ~claims.through
         sent_often = claims.sent_digest == self.digest and claims.times_sent >= MOST_SENDS
@@ -284,9 +280,7 @@ class Census:
         return themselves | named[needed]
 
     def lags(self, peer: int) -> bool:
-        """Return True if this neighbor plans fewer rounds: if it has stopped, it did so before it learned of them
-        all.
-        """
+        """Return True if this neighbor plans fewer rounds: if it has stopped, it had not learned of them all."""
         return self.claims[peer].lags(self.bound)
 
 
@@ -368,9 +362,7 @@ class Lives:
         self._claims = 0
         self._passed_at = float("-inf")
         self._news_sources: dict[int, int] = {}
-        """The members with news to pass on, each with the neighbor that reported it (the member itself, if it is a
-        neighbor).
-        """
+        """The members with news to pass on, each with the neighbor that reported it, which may be itself."""
         self.due_at = NEVER
         """When news must be passed on: reports that arrive at about the same time share one message."""
 
@@ -424,9 +416,7 @@ class Lives:
         return news
 
     def claim(self, remembered: Life) -> bool:
-        """Make this node's life later than another of its lives that somebody remembers; return True if that was
-        needed.
-        """
+        """Make this node's life later than another of its lives that somebody remembers; True if that was needed."""
         other = remembered.name != self.own.name and remembered.generation >= self.own.generation
         if not other or remembered.generation >= LARGEST_GENERATION or self._claims >= MOST_CLAIMS:
             return False
@@ -480,9 +470,7 @@ class Copies:
         return not known
 
     def other_for_s(self, name: int, now: float) -> float | None:
-        """Return the seconds since the first greeting of the process that runs beside this one; None if none is proven
-        to run.
-        """
+        """Return the seconds since the process that runs beside this one first greeted; None if none is proven to."""
         other = self._pairs.get(name)
         return None if other is None or other not in self._first_at else now - self._first_at[other]
 

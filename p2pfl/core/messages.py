@@ -143,9 +143,7 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Busy(Struct, frozen=True, kw_only=True, gc=False):
-    """There were too many exchanges in too short a time: the initiator sends the same request again after
-    `retry_after_s`.
-    """
+    """Too many exchanges in too short a time: the initiator sends the same request again after `retry_after_s`."""
 
     incarnation: int
     seq: int
@@ -273,9 +271,7 @@ class EdgeRecord:
         self.resyncs += 1
 
     def without_replicas(self) -> EdgeRecord:
-        """Return the record that remains if the replicas are lost, so that the next greeting begins a new
-        incarnation.
-        """
+        """Return the record that remains if the replicas are lost: the next greeting begins a new incarnation."""
         return EdgeRecord(incarnation=self.incarnation, has_replicas=False, resyncs=self.resyncs)
 
     def _advance(self, reply: Reply, chain: bytes) -> None:
@@ -297,9 +293,7 @@ class EdgeRecord:
 
 
 def next_chain(chain: bytes, request: Request, reply: Reply) -> bytes:
-    """Return the digest of every payload in the replicas, including this transaction: 16 bytes of XXH3, as for a
-    request.
-    """
+    """Return the digest of every payload in the replicas, this transaction included: 16 bytes of XXH3."""
     digest = xxh3_128(chain, seed=_CHAIN_SEED)
     digest.update(request.digest)
     digest.update(reply.body)

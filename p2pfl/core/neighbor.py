@@ -274,15 +274,11 @@ class Progress:
     level: float = 0.0
     """The number of hops around the neighbor within which all nodes are connected; infinite once it has begun."""
     settled: int | None = None
-    """The number of hops around the neighbor within which all active members are through; None if it has sent no such
-    number.
-    """
+    """The hops around the neighbor within which all active members are through; None if it has sent no such number."""
     closing: int | None = None
     """The number of mixing rounds that the neighbor has begun since it stopped training; None before that."""
     closing_heard_at: float = float("-inf")
-    """When the neighbor last began the closing round that this end waits for; updated once a round, whatever it
-    claims.
-    """
+    """When the neighbor last began the closing round that this end waits for; set once a round, whatever it claims."""
     done: bool = False
     """True if the neighbor only answers from now on."""
 

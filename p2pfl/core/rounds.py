@@ -90,9 +90,7 @@ class Tick:
         return end
 
     def _is_late(self, edge: Edge, now: float) -> bool:
-        """Return True if the tick waits for the edge; it does not wait for a neighbor that must itself wait for the
-        engine.
-        """
+        """Return True if the tick waits for the edge; not for a neighbor that must itself wait for the engine."""
         if not edge.line.is_open or edge.service.is_served or edge.exchange.leaves:
             return False
         return edge.exchange.engine_time.wait_s(edge.peer, now) == 0.0
@@ -357,9 +355,7 @@ class Rounds:
         return [self._commit(trained=True, rho=training.correction(event.steps, waited_s, now), now=now)]
 
     def _handle_refused(self, event: RoundRefused, now: float) -> list[Effect]:
-        """Handle a round that may not begin. If no later round may either, the node has trained enough and only
-        mixes.
-        """
+        """Handle a round that may not begin. If no later one may either, the node has trained enough and only mixes."""
         if self.phase is Phase.FINISHED:
             return []
         self.working = False

@@ -124,9 +124,7 @@ class Turns:
         return place > 0 and self.phases[place - 1] == phase
 
     def turns_between(self, since: int, now: int) -> int:
-        """Return the number of turns after version `since`, up to version `now`. On a static graph this is `now -
-        known`.
-        """
+        """Return the number of turns after version `since`, up to version `now`: on a static graph all of them."""
         if len(self.phases) == self.period:
             return max(0, now - since)
         return max(0, self._until(now) - self._until(since))
@@ -200,9 +198,7 @@ def _hinge_polynomial(b: float, a: float) -> Staleness:
 
 @cache
 def parse_staleness(spec: str) -> Staleness:
-    """Return the function s: rounds -> [0, 1] named by `spec`. Raises ValueError for an unknown name or bad
-    parameters.
-    """
+    """Return the function s: rounds -> [0, 1] named by `spec`. Raises ValueError if there is none such."""
     entry, values = STALENESS.read_by_place(spec)
     staleness: Staleness = entry.made(*values)
     return staleness
@@ -213,9 +209,7 @@ LONGEST_PACE_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeighborReport:
-    """The neighbor's latest report: a_j, seconds per local step, and the version of this node's model in its
-    replica.
-    """
+    """The neighbor's latest report: a_j, seconds per local step, and our model's version in its replica."""
 
     weight: float
     pace_s: float
@@ -296,9 +290,7 @@ class Stop:
     patience: int | None = None
     """Stop after this many of the node's own rounds without an improvement; None for no limit."""
     of: str = "loss"
-    """The figure that must improve: "loss" is taken from this node's local rounds, all others from the common test
-    set.
-    """
+    """The figure that must improve: "loss" is of this node's local rounds, all others of the common test set."""
     least: float = 0.0
     """The smallest gain that counts as an improvement."""
     after_s: float | None = None
@@ -428,9 +420,7 @@ class Robust:
         return 0.0
 
     def degree(self, turns: Mapping[int, Turns]) -> int:
-        """Return the number of all neighbors: the rule mixes with all of them in each round, with weights that add up
-        to at most 1.
-        """
+        """Return the number of all neighbors: the rule mixes with all, with weights that add up to at most 1."""
         return len(turns)
 
     def whole(self, begun: int, members: int) -> int:
@@ -498,9 +488,7 @@ class Settings:
     retired: frozenset[int] = frozenset()
     """The members that were removed."""
     hops: int = 1
-    """The number of hops to the farthest node; all nodes within this range should be connected before the first
-    round.
-    """
+    """The number of hops to the farthest node; all within it should be connected before the first round."""
     fragments: Mapping[int, int] = field(default_factory=dict)
     """The neighbors whose edges have no replicas, and the number of exchanges in which they show a whole model."""
     audit_every: int

@@ -35,9 +35,7 @@ LONGEST_MULTIPLE = 50.0
 ROUNDS_OF_SILENCE = 3.0
 """The number of its own rounds that a neighbor may miss before it counts as silent."""
 AWAY_S = 3.0
-"""After this many seconds without taking part, a neighbor no longer keeps any node training. The end waits longer for
-it: see `Termination.wait_s`.
-"""
+"""After so many seconds away a neighbor keeps no node training; the end waits longer: `Termination.wait_s`."""
 
 
 class Reason(enum.StrEnum):
@@ -280,9 +278,7 @@ class Termination:
         return self.stragglers.is_mute(edge, self.wait_s(self.training.elapsed_s(now)), now)
 
     def _is_progress(self, now: float, wait_s: float) -> bool:
-        """Return True if enough neighbors are making progress: each has shown a new version within `wait_s`, or within
-        a few of its rounds.
-        """
+        """Return True if enough neighbors progress: a new version within `wait_s`, or within a few of their rounds."""
         moving = sum(
             claims.progress_at is not None
             and now < claims.progress_at + max(wait_s, ROUNDS_OF_SILENCE * claims.round_s)

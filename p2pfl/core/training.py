@@ -104,9 +104,7 @@ class Training:
         return min(limit, max(1.0 / limit, self.own_pace_s / usual_s))
 
     def take_over(self, rounds: int | None, elapsed_s: float | None) -> None:
-        """Continue from the progress of the neighbors whose model this node has taken; None keeps this node's own
-        count.
-        """
+        """Continue from the progress of the neighbors whose model this node has taken; None keeps its own count."""
         self.best = None
         if rounds is not None:
             self.taken_over = rounds - self.facts.rounds
@@ -217,9 +215,7 @@ class Joining:
         return len(there) >= settings.profile.words_needed and all(edge.progress.done for edge in there)
 
     def find_resume_point(self, sources: tuple[int, ...]) -> tuple[int | None, float | None]:
-        """Return the rounds or seconds from which a node that never trained continues: the lower median over
-        `sources`.
-        """
+        """Return the rounds or seconds from which a node that never trained continues: the sources' lower median."""
         if self.facts.rounds:
             return None, None
         trained = median_low(self.edges[peer].progress.trained for peer in sources)
@@ -233,9 +229,7 @@ class Joining:
         return self.resume_point
 
     def sources(self, *, late: bool) -> tuple[int, ...]:
-        """Return the neighbors whose replicas this process has filled, for it to start from their median; none while
-        more may come.
-        """
+        """Return the neighbors to start from the median of: those with filled replicas; none while more may come."""
         live = [edge for edge in self.edges.values() if edge.is_open]
         filled = tuple(
             edge.peer

@@ -20,7 +20,9 @@ from p2pfl.core.events import (
     Event,
     MemberEnded,
     MessageReceived,
+    RoundEvent,
     SessionClosed,
+    SessionEvent,
     SessionOpened,
     StorageFailed,
     StorageRestored,
@@ -29,7 +31,7 @@ from p2pfl.core.limits import View
 from p2pfl.core.members import NO_MEMORY, NO_START, Census, Life, Lives, Memory, Start
 from p2pfl.core.messages import EdgeRecord, LivesTold, Resign
 from p2pfl.core.neighbor import EdgeLine, Hearsay
-from p2pfl.core.rounds import Mixing, RoundEvent, Rounds
+from p2pfl.core.rounds import Mixing, Rounds
 from p2pfl.core.settings import ALWAYS, NEVER, Facts, Phase, Settings, Turns, degree_of
 
 
@@ -132,8 +134,7 @@ class Core(Course):
     """The decisions of one node.
 
     `turns` gives the rounds in which an edge is used, for each edge not used in all of them; `memory` is the state on
-    disk. `start` identifies this process and its life. If `durable`, state must be on disk before a message that
-    depends on it is sent.
+    disk. `start` identifies this process and its life. `durable`: state is on disk before a message depends on it.
     """
 
     def __init__(
@@ -234,7 +235,7 @@ class Core(Course):
             effects += self._settle_all(now)
         return effects
 
-    def _from_stranger(self, event: SessionOpened | SessionClosed | MessageReceived) -> list[Effect]:
+    def _from_stranger(self, event: SessionEvent) -> list[Effect]:
         """Handle an event of a future or former neighbor; the engine never works for such a peer."""
         match event:
             case SessionOpened():

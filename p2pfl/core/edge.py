@@ -46,28 +46,12 @@ _BEFORE_JUDGEMENT = (Hello, LivesTold, Resign)
 class Edge:
     """An edge of a node; it shares `common` with the node's other edges."""
 
-    __slots__ = (
-        "census",
-        "common",
-        "exchange",
-        "facts",
-        "hearsay",
-        "line",
-        "memory_is_lost",
-        "noted_at",
-        "peer",
-        "progress",
-        "service",
-        "telling",
-    )
+    __slots__ = ("common", "exchange", "line", "memory_is_lost", "noted_at", "peer", "progress", "service", "telling")
 
     def __init__(self, peer: int, record: EdgeRecord, common: Neighbors, *, initiates: bool, turns: Turns) -> None:
         facts, settings = common.facts, common.settings
         self.peer = peer
         self.common = common
-        self.facts = facts
-        self.census = common.census
-        self.hearsay = common.hearsay
         self.line = EdgeLine(peer=peer, exchanges_per_s=settings.exchanges_per_s, news=news_bucket(settings.members))
         self.progress = Progress(peer=peer, facts=facts, census=common.census, turns=turns)
         patience = Patience(settings.max_wait_s)
@@ -98,7 +82,7 @@ class Edge:
         """Replace the old session with a new one, and greet the neighbor."""
         self.exchange.pause()
         self.service.resume(now)
-        effects = self.line.open(number, now, halted=self.facts.halted)
+        effects = self.line.open(number, now, halted=self.common.facts.halted)
         return effects + self._greet(now)
 
     def close_session(self, number: int, malformed: str, now: float) -> list[Effect]:
@@ -115,8 +99,8 @@ class Edge:
         line = self.line
         if self.exchange.busy or line.session is None or line.mine is not None:
             return []
-        facts, own = self.facts, self.hearsay.lives.own
-        begun, through = self.census.tell(self.peer)
+        facts, own = self.common.facts, self.common.hearsay.lives.own
+        begun, through = self.common.census.tell(self.peer)
         hello = self.exchange.record.hello(
             version=facts.version,
             closing=facts.closing,
@@ -127,7 +111,7 @@ class Edge:
             life=own.name,
             process=self.common.start.name,
             trained=facts.trained,
-            bound=self.census.bound,
+            bound=self.common.census.bound,
             begun=begun,
             through=through,
         )
@@ -153,11 +137,11 @@ class Edge:
 
     def _catch_up(self, mine: Hello) -> list[Effect]:
         """Send what has changed since the greeting was composed."""
-        if self.facts.done and not mine.done:
-            return self.line.send(Done(version=self.facts.version))
-        facts = self.facts
+        if self.common.facts.done and not mine.done:
+            return self.line.send(Done(version=self.common.facts.version))
+        facts = self.common.facts
         changed = (facts.version, facts.closing, facts.level) != (mine.version, mine.closing, mine.level)
-        return self.announce() if changed or self.census.has_news_for(self.peer) else []
+        return self.announce() if changed or self.common.census.has_news_for(self.peer) else []
 
     # -- messages -------------------------------------------------------------------------------------------------
 
@@ -190,7 +174,7 @@ class Edge:
                 return self._hear_lives(message, now)
             # the whole node acts on it: where neighbors may lie, one alone must not be able to stop the node
             case Resign():
-                is_later = 1000 * (now - self.facts.started_at) < message.other_ms
+                is_later = 1000 * (now - self.common.facts.started_at) < message.other_ms
                 self.line.copies.resign_requested |= message.process == self.common.start.name and is_later
                 return []
         return self.exchange.hear(message, now)
@@ -212,7 +196,7 @@ class Edge:
         line, peer = self.line, self.peer
         if line.theirs is not None:
             return line.hear_hello(hello)
-        number, lives, copies = line.session, self.hearsay.lives, line.copies
+        number, lives, copies = line.session, self.common.hearsay.lives, line.copies
         life, known = Life(hello.generation, hello.life), lives.latest.get(peer)
         news = lives.judge_greeting(peer, life)
         effects: list[Effect] = []
@@ -229,11 +213,11 @@ class Edge:
             return effects
         if (other_s := copies.other_for_s(hello.process, now)) is not None:
             effects += line.say(Resign(process=hello.process, other_ms=int(1000 * other_s)))
-        return effects + self.hearsay.welcome(line, life, known, news, now)
+        return effects + self.common.hearsay.welcome(line, life, known, news, now)
 
     def _hear_lives(self, message: LivesTold, now: float) -> list[Effect]:
         """Handle a neighbor's report of lives: this end restarts the edge to a neighbor in a new life."""
-        hearsay = self.hearsay
+        hearsay = self.common.hearsay
         if not hearsay.settings.profile.keeps_flows:
             return []
         effects: list[Effect] = []
@@ -253,7 +237,7 @@ class Edge:
         if not self.memory_is_lost or exchange.busy:
             return []
         self.memory_is_lost = False
-        noted = NoteLife(member=self.peer, life=self.hearsay.lives.latest[self.peer])
+        noted = NoteLife(member=self.peer, life=self.common.hearsay.lives.latest[self.peer])
         if exchange.record.is_blank:
             return [noted]
         return [*exchange.resync(exchange.record.incarnation + 1, "the neighbor is in a new life", now), noted]
@@ -276,7 +260,7 @@ class Edge:
     def tick(self, now: float) -> list[Effect]:
         """Exchange the new version if it is the edge's turn (a responder asks for it); announce all closing rounds."""
         service = self.service
-        tells = self.facts.closing is not None or self.census.has_news_for(self.peer)
+        tells = self.common.facts.closing is not None or self.common.census.has_news_for(self.peer)
         if self.exchange.initiates:
             return (self.announce() if tells else []) + self.exchange.begin_if_due(now)
         asks = service.has_turn
@@ -290,7 +274,7 @@ class Edge:
         """Send a Ready. An `answer` carries no news: two nodes that cannot agree would answer each other forever."""
         if not self.is_open:
             return []
-        facts, census = self.facts, self.census
+        facts, census = self.common.facts, self.common.census
         begun, through = (b"", b"") if answer or not census.has_news_for(self.peer) else census.tell(self.peer)
         ready = Ready(
             version=facts.version,
@@ -415,7 +399,7 @@ def is_accompanied(edges: Mapping[int, Edge]) -> bool:
 
 def say_done(edges: Mapping[int, Edge]) -> list[Effect]:
     """Tell every neighbor that this node only answers from now on."""
-    return [effect for edge in edges.values() for effect in edge.line.send(Done(version=edge.facts.version))]
+    return [effect for edge in edges.values() for effect in edge.line.send(Done(version=edge.common.facts.version))]
 
 
 OVER = (Phase.CLOSING, Phase.LINGERING, Phase.FINISHED)

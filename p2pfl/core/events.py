@@ -159,23 +159,9 @@ class Amended(Struct, frozen=True, kw_only=True):
 
 EngineResult = RequestFrozen | RequestApplied | ReplyApplied | Refused
 
-Event = (
-    Started
-    | SessionOpened
-    | SessionClosed
-    | MessageReceived
-    | EngineResult
-    | RoundTrained
-    | RoundRefused
-    | RoundCommitted
-    | Bootstrapped
-    | Mixed
-    | StorageFailed
-    | StorageRestored
-    | StopRequested
-    | MemberEnded
-    | Amended
-)
+SessionEvent = SessionOpened | SessionClosed | MessageReceived
+RoundEvent = Started | RoundTrained | RoundRefused | RoundCommitted | Bootstrapped | Mixed | StopRequested
+Event = EngineResult | SessionEvent | RoundEvent | StorageFailed | StorageRestored | MemberEnded | Amended
 
 
 class Send(Struct, frozen=True, kw_only=True, gc=False):
@@ -300,9 +286,8 @@ class NoteLife(Struct, frozen=True, kw_only=True, gc=False):
 class StartRound(Struct, frozen=True, kw_only=True, gc=False):
     """Train one local round from the current model. -> RoundTrained or RoundRefused
 
-    `accompanied` says that a neighbor is connected. `away` holds the neighbors that are not connected while another one
-    is. A correction that balances mixing with them would push this node away for good, because they would not balance
-    it.
+    `accompanied`: a neighbor is connected; `away` holds those that are not while another one is. A correction that
+    balances mixing with these would push this node away for good, because they would not balance it.
     """
 
     index: int

@@ -112,8 +112,7 @@ class Exchange(ABC):
         return effects
 
     def resync(self, incarnation: int, reason: str, now: float, *, notice: bool = False) -> list[Effect]:
-        """Adopt `incarnation`: zero replicas and sequence, drop the pending request. After too many resyncs the edge
-        rests.
+        """Adopt `incarnation`: zero replicas and sequence, no pending request. After too many of them the edge rests.
 
         `notice` means that one end was restarted without replicas, which is no cause for alarm.
         """

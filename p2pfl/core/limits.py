@@ -83,9 +83,8 @@ class TokenBucket:
 def hearing_bucket(exchanges_per_s: float) -> TokenBucket:
     """Return the limit on a neighbor's messages: twice the most that an honest one sends in any period.
 
-    An honest neighbor sends `TELLS_PER_S` Ready messages, one Request or Reply per exchange, and `OTHERS_PER_S` others:
-    it freezes a request only after the previous one is answered, and repeats it by the clock. The bucket fills while
-    this process hangs.
+    An honest neighbor sends `TELLS_PER_S` Ready messages, a Request or Reply per exchange, and `OTHERS_PER_S` others:
+    it freezes a request once the one before is answered. The bucket fills while this process hangs.
     """
     rate_per_s = HEARD_MULTIPLE * (TELLS_PER_S + exchanges_per_s + OTHERS_PER_S)
     burst = rate_per_s * LONGEST_STALL_S / HEARD_MULTIPLE
@@ -122,8 +121,7 @@ class ResendTimer:
     """How long to wait for the answer to a request before sending it again: RFC 6298, with a margin of 20 ms.
 
     What is measured includes the transfer of both bodies. A request that was sent twice measures nothing, because its
-    answer may be to either; the doubled wait then stays until one that was sent once is answered (Karn and Partridge
-    1987).
+    answer may be to either; the doubled wait stays until one sent once is answered (Karn and Partridge 1987).
     """
 
     wait_s: float = FIRST_RESEND_S
@@ -231,8 +229,7 @@ class Patience:
     def book_wait(self, alone_s: float, wait_s: float, usual_s: float, now: float) -> None:
         """Charge a wait of `wait_s` to this edge; for `alone_s` of it, all other edges had finished.
 
-        A wait that the other edges could have caused as well is noise and costs nothing; otherwise equal nodes would
-        use up their budgets.
+        A wait that other edges could have caused is noise and costs nothing: equal nodes would use up their budgets.
         """
         if wait_s > _noise_s(usual_s):
             self.budget.spend(alone_s, now)

@@ -279,10 +279,6 @@ class Census:
             named[1] |= members
         return themselves | named[needed]
 
-    def lags(self, peer: int) -> bool:
-        """Return True if this neighbor plans fewer rounds: if it has stopped, it had not learned of them all."""
-        return self.claims[peer].lags(self.bound)
-
 
 @lru_cache(maxsize=8)
 def _members_of(members: int, retired: frozenset[int]) -> tuple[int, int]:
@@ -396,8 +392,7 @@ class Lives:
         return LifeNews.NEW if life > known else LifeNews.STALE
 
     def raise_generation(self, member: int, life: Life) -> Life:
-        """Raise the generation of a second life in generation 0: nobody knows which one is later, so the latest report
-        counts.
+        """Raise the generation of a second life in generation 0: nobody knows which is later, so the last report counts.
 
         If the member is still in the life known before, its neighbors tell it so, and it claims a later generation.
         """
@@ -442,8 +437,7 @@ def news_bucket(members: int) -> TokenBucket:
 class Copies:
     """The processes that have used one neighbor's key. If one speaks again after another has, both are running.
 
-    A restart alone never looks like that. `resign_requested` means that the neighbor calls this node the later of two
-    processes.
+    A restart alone never looks like that. `resign_requested`: the neighbor calls this node the later of two processes.
     """
 
     __slots__ = ("_first_at", "_latest", "_pairs", "resign_requested")
@@ -477,8 +471,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """The state from which a core starts. `fresh`: the disk is empty. The counts are the same as in `Facts` and
-    `Training`.
+    """The state from which a core starts. `fresh`: the disk is empty. The counts are those of `Facts` and `Training`.
 
     `records` and `lives` are by peer; the core changes the records, which belong to it alone.
     """

@@ -1,8 +1,7 @@
 """The messages between the cores of two neighbors, and the protocol constants that every layer shares.
 
 They are frozen values without behavior. `body` is opaque to the core: compressed vector bytes in a node, a stand-in in
-a simulator. `p2pfl.wire` turns messages into bytes; `edge` acts on them, and `exchange` on the ones about
-transactions.
+a simulator. `p2pfl.wire` turns messages into bytes; `edge` acts on them, and `exchange` on those of transactions.
 
 The record of an edge is its position in the sequence of transactions, which must survive a crash. The core decides
 from one record per edge; the engine keeps a twin beside the replicas and makes it durable. Both change only through
@@ -114,8 +113,7 @@ class Ready(Struct, frozen=True, kw_only=True, gc=False):
 
     `begun` and `through` are sets of members as bitmaps, the lowest bit of the first byte for member 0: members that
     have begun to train, and members that have done all their own training. Both are empty if the sender believes that
-    the neighbor knows them; a node that receives sets answers with a Ready. `known` is a digest of the sender's two
-    sets.
+    the neighbor knows them; a node that receives sets answers with a Ready. `known` is a digest of the sender's sets.
     """
 
     version: int

@@ -226,9 +226,7 @@ class Hearsay:
         return self._announce_claim() if self.settings.profile.keeps_flows and self.lives.claim_another() else []
 
     def _announce_claim(self) -> list[Effect]:
-        """Tell all neighbors about this node's later life, and about neighbors in generation 0, which may have had
-        others.
-        """
+        """Tell all neighbors this node's later life, and those in generation 0, which may have had others."""
         lives = self.lives
         there = [line for line in self.lines.values() if line.is_open]
         for line in there:
@@ -250,8 +248,7 @@ UNANSWERED_S = 45.0
 LONG_ABSENCE_S = 60.0
 """How long a neighbor may have no session before it is reported.
 
-Shorter absences do not reset the count of rounds without an exchange; otherwise a neighbor that cuts each session in
-time would never be noticed.
+Shorter absences keep the count of rounds without an exchange: else who cuts each session in time is never noticed.
 """
 
 

@@ -28,6 +28,7 @@ from p2pfl.core.events import (
     Mix,
     Mixed,
     RoundCommitted,
+    RoundEvent,
     RoundRefused,
     RoundTrained,
     Started,
@@ -137,20 +138,16 @@ class Tick:
         return self.began_at + wait_s
 
     def _usual_wait_s(self, median_s: float) -> float:
-        """Return the usual wait, in seconds: one edge that is much slower than the others must not set the pace for
-        all.
+        """Return the usual wait, in seconds: one edge that is much slower than the others must not set the pace.
 
-        The tick waits for it as long as a round trains, as long as the (lower) median edge needs, or a quarter of a
-        second.
+        The tick waits as long as a round trains, as the (lower) median edge needs, or for a quarter of a second.
         """
         return max(self.training_s, PATIENCE_MULTIPLE * median_s, LEAST_USUAL_WAIT_S)
 
     def _rest_end(self, phase: Phase) -> float:
-        """Return the end of a round in which the schedule has none of this node's edges: it rests as long as an
-        exchange takes.
+        """Return the end of a round in which the schedule has no edge of this node: it rests as an exchange takes.
 
-        Otherwise the nodes that rest most would finish training first, and what the others learn later would have the
-        most weight.
+        Otherwise nodes that rest most would finish first, and what the others learn later would have the most weight.
         """
         rests = not any(edge.service.has_turn for edge in self.edges.values())
         if phase is not Phase.TRAINING or not rests:
@@ -269,8 +266,6 @@ class Mixing:
 
 IDLE_S = 0.5
 """How often a node that no longer trains checks whether the federation has ended, in seconds."""
-
-RoundEvent = Started | RoundTrained | RoundRefused | RoundCommitted | Bootstrapped | Mixed | StopRequested
 
 
 class Rounds:

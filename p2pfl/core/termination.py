@@ -12,8 +12,7 @@ end of a round, in any of these cases:
 - every member that is not through has been absent for that long (`Stragglers`).
 
 A node stopped by this rule is not through; otherwise one early end would run around a ring. On a sparse graph a node
-knows little about distant members, so with a robust rule *half* means half of all members. The rule never waits for
-removed members.
+knows little about distant members, so with a robust rule *half* means half of all. It waits for no removed member.
 """
 
 from __future__ import annotations
@@ -82,9 +81,7 @@ class Stragglers:
         return effects + self._name(now) if self.rests else effects
 
     def is_over(self, wait_s: float, now: float) -> bool:
-        """Return True if the wait for absent members is over, by this node's own view or because enough neighbors have
-        stopped.
-        """
+        """Return True if the wait for absent members is over, by this node's view or that of enough neighbors."""
         if not self.rests:
             return False
         stopped = sum(edge.is_open and edge.progress.has_stopped for edge in self.edges.values())
@@ -229,7 +226,9 @@ class Termination:
         edges, settings, census = self.edges.values(), self.settings, self.census
         open_edges = sum(edge.is_open for edge in edges)
         recent = [edge for edge in edges if edge.line.was_open_lately(now, settings.linger_s)]
-        unaware = () if census.is_through else [edge.peer for edge in recent if census.lags(edge.peer)]
+        unaware = (
+            () if census.is_through else [edge.peer for edge in recent if census.claims[edge.peer].lags(census.bound)]
+        )
         training = _bits(edge.peer for edge in recent if edge.peer in unaware or not edge.progress.has_stopped)
         training &= census.counted
         out = _bits(edge.peer for edge in edges if edge.line.standing.is_out)

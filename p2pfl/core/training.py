@@ -4,8 +4,7 @@ Before the first round a node waits until all members are connected, or joins a 
 
 A federation that has yet to begin and one that is over look alike, so a node whose federation has not ended waits
 forever. Joining means finding out whether the others have moved on, and which models to start from. Where b neighbors
-may lie, more than b must say that they have moved on, and the median is taken over more than 2 b replicas; with fewer,
-the liars could choose it.
+may lie, more than b must say that they have moved on, and the median is over more than 2 b replicas: liars choose none.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class Flood:
 
     def _ready(self, edge: Edge) -> Message:
         self.said += 1
-        facts = edge.facts
+        facts = edge.common.facts
         return Ready(version=facts.version + self.said, closing=facts.closing, level=facts.level)
 
     def _begin(self, edge: Edge) -> None:

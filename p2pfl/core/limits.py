@@ -162,31 +162,6 @@ class Repeats:
         return True
 
 
-@dataclass(slots=True)
-class WaitBudget:
-    """How much longer, in seconds, rounds may wait for one neighbor than for the others.
-
-    The budget fills at `WAIT_SHARE` of elapsed time. Patience alone starts over with each exchange, so a stuttering
-    neighbor could use it up every time.
-    """
-
-    seconds: float = WAIT_BURST_S
-    filled_at: float | None = None
-
-    def left_s(self, now: float) -> float:
-        """Return the seconds left; at zero or less, rounds do not wait for the neighbor."""
-        if self.filled_at is None or now <= self.filled_at:
-            return self.seconds
-        return min(WAIT_BURST_S, self.seconds + (now - self.filled_at) * WAIT_SHARE)
-
-    def used_s(self, now: float) -> float:
-        return WAIT_BURST_S - self.left_s(now)
-
-    def spend(self, waited_s: float, now: float) -> None:
-        self.seconds = self.left_s(now) - waited_s
-        self.filled_at = now
-
-
 def pace_setter(used_s: Mapping[int, float]) -> int | None:
     """Return the neighbor that has used most of its budget, by now; None if several have used about as much."""
     most_s, most = max(((cost_s, peer) for peer, cost_s in used_s.items()), default=(0.0, None))
@@ -196,12 +171,17 @@ def pace_setter(used_s: Mapping[int, float]) -> int | None:
 
 @dataclass(slots=True)
 class Patience:
-    """How long a round waits for an edge: a multiple of its measured exchange time, halved by each consecutive miss."""
+    """How long a round waits for an edge: a multiple of its measured exchange time, halved by each consecutive miss.
+
+    Patience alone starts over with each exchange, so a stuttering neighbor could use it up every time. So there is a
+    budget, too: how much longer rounds may wait for this neighbor than for others. It fills by `WAIT_SHARE` of time.
+    """
 
     longest_s: float
     exchange_s: float | None = None
     misses: int = 0
-    budget: WaitBudget = field(default_factory=WaitBudget)
+    budget_s: float = WAIT_BURST_S
+    filled_at: float | None = None
 
     def wait_s(self) -> float:
         base = FIRST_PATIENCE_S
@@ -223,8 +203,17 @@ class Patience:
 
     def afford_s(self, usual_s: float, now: float) -> float:
         """Return how long a tick that begins now may wait for this edge; the other edges usually take `usual_s`."""
-        left_s = self.budget.left_s(now)
+        left_s = self.left_s(now)
         return _noise_s(usual_s) + left_s if left_s > 0.0 else 0.0
+
+    def left_s(self, now: float) -> float:
+        """Return the seconds left in the budget; at zero or less, rounds do not wait for the neighbor."""
+        if self.filled_at is None or now <= self.filled_at:
+            return self.budget_s
+        return min(WAIT_BURST_S, self.budget_s + (now - self.filled_at) * WAIT_SHARE)
+
+    def used_s(self, now: float) -> float:
+        return WAIT_BURST_S - self.left_s(now)
 
     def book_wait(self, alone_s: float, wait_s: float, usual_s: float, now: float) -> None:
         """Charge a wait of `wait_s` to this edge; for `alone_s` of it, all other edges had finished.
@@ -232,7 +221,7 @@ class Patience:
         A wait that other edges could have caused is noise and costs nothing: equal nodes would use up their budgets.
         """
         if wait_s > _noise_s(usual_s):
-            self.budget.spend(alone_s, now)
+            self.budget_s, self.filled_at = self.left_s(now) - alone_s, now
 
 
 def _noise_s(usual_s: float) -> float:

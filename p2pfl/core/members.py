@@ -392,7 +392,7 @@ class Lives:
         return LifeNews.NEW if life > known else LifeNews.STALE
 
     def raise_generation(self, member: int, life: Life) -> Life:
-        """Raise the generation of a second life in generation 0: nobody knows which is later, so the last report counts.
+        """Raise the generation of a second life in generation 0: nobody knows which is later, so the last report wins.
 
         If the member is still in the life known before, its neighbors tell it so, and it claims a later generation.
         """

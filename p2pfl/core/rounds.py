@@ -38,8 +38,8 @@ from p2pfl.core.events import (
 from p2pfl.core.limits import PATIENCE_MULTIPLE, Repeats, UsualTime
 from p2pfl.core.members import Memory
 from p2pfl.core.settings import NEVER, Facts, Phase, Settings
-from p2pfl.core.termination import Reason, Stragglers, Termination
-from p2pfl.core.training import JOIN_WAIT_S, LEAST_JOIN_TICK_S, LONGEST_JOIN_S, Gathering, Joining, Training
+from p2pfl.core.termination import Reason, Termination
+from p2pfl.core.training import JOIN_WAIT_S, LEAST_JOIN_TICK_S, LONGEST_JOIN_S, Beginning, Training
 
 LEAST_USUAL_WAIT_S = 0.25
 
@@ -280,13 +280,11 @@ class Rounds:
         self.amending = amending
         self.repeats = Repeats(facts)
         """When to repeat where this node stands, in the phases in which its neighbors wait for it."""
-        self.joining = Joining(edges, facts, settings, common.hearsay, memory.fresh)
-        self.gathering = Gathering(edges, facts, settings, self.joining, self.repeats)
+        self.beginning = Beginning(edges, facts, settings, common.hearsay, self.repeats, memory.fresh)
         self.training = Training(edges, facts, settings, memory.elapsed_s, best=memory.best)
         self.tick = Tick(edges, common.usual, settings)
         self.mixing = Mixing(edges, facts, settings)
-        stragglers = Stragglers(edges, facts, settings, common.census)
-        self.termination = Termination(edges, settings, common.census, stragglers, self.training)
+        self.termination = Termination(edges, facts, settings, common.census, self.training)
         self.phase = Phase.WAITING
         self.phase_from = 0.0
         self.working = True
@@ -309,7 +307,7 @@ class Rounds:
             case Bootstrapped():
                 self.working = False
                 self.facts.joining = False
-                self.training.take_over(*self.joining.resume_point)
+                self.training.take_over(*self.beginning.resume_point)
                 if self.phase is Phase.JOINING:
                     self._enter(Phase.TRAINING, now)
                 return []
@@ -395,7 +393,7 @@ class Rounds:
                 self.due = self.amending.due_at(now)
                 if now < self.due:
                     return effects
-                self.tick.awaited = self.gathering.awaited = None
+                self.tick.awaited = self.beginning.awaited = None
                 effects += self.amending.take_effect(self.phase, now)
             effects += self._go_on(now)
             self.due = self._deadline(now)
@@ -404,7 +402,7 @@ class Rounds:
     def _go_on(self, now: float) -> list[Effect]:
         match self.phase:
             case Phase.WAITING:
-                effects = self.gathering.wait(now, self.phase_from)
+                effects = self.beginning.wait(now, self.phase_from)
                 return self._begin(now) if effects is None else effects
             case Phase.JOINING:
                 return self._join(now)
@@ -423,7 +421,7 @@ class Rounds:
         if self.working or self.phase is Phase.FINISHED:
             return NEVER
         if self.phase is Phase.WAITING:
-            return self.gathering.due_at(now, self.phase_from)
+            return self.beginning.due_at(now, self.phase_from)
         if self.phase is Phase.JOINING:
             late_at = self.phase_from + JOIN_WAIT_S
             return late_at if now < late_at else self.phase_from + LONGEST_JOIN_S
@@ -440,11 +438,11 @@ class Rounds:
         self.phase_from = now
 
     def _begin(self, now: float) -> list[Effect]:
-        self.gathering.end()
+        self.beginning.end()
         self.repeats.restart(now)
         effects = announce(self.edges)
-        if self.joining.moved_on():
-            effects += self.joining.begin()
+        if self.beginning.moved_on():
+            effects += self.beginning.join()
             self._enter(Phase.JOINING, now)
             return effects + self._join(now)
         self.facts.joining = False
@@ -454,10 +452,10 @@ class Rounds:
     def _join(self, now: float) -> list[Effect]:
         """Tick without training until the replicas are filled; then start from the neighbors' median."""
         late = now >= self.phase_from + JOIN_WAIT_S
-        sources = self.joining.sources(late=late)
+        sources = self.beginning.sources(late=late)
         if sources:
             self.working = True
-            rounds, elapsed_s = self.joining.find_resume_point(sources)
+            rounds, elapsed_s = self.beginning.find_resume_point(sources)
             bare = not self.settings.fragments.keys().isdisjoint(sources)
             text = f"starting from the {'mean' if bare else 'coordinate median'} of {len(sources)} neighbors"
             text += "" if rounds is None else f", at round {rounds}"
@@ -471,7 +469,7 @@ class Rounds:
             self.facts.joining = False
             self._enter(Phase.TRAINING, now)
             return self._train(now)
-        self.joining.ticks += 1
+        self.beginning.ticks += 1
         return [self._commit(trained=False, rho=0.0, now=now)] if accompanied else []
 
     def _train(self, now: float) -> list[Effect]:
@@ -487,7 +485,7 @@ class Rounds:
         if termination.next_round_at(now) > now or now < training.refused_until:
             return effects
         self.working = True
-        away = termination.stragglers.absent_neighbors(now)
+        away = termination.absent_neighbors(now)
         accompanied = len(away) < len(self.edges)
         training.begin_round(now, accompanied=accompanied)
         away = away if accompanied else ()

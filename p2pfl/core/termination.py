@@ -9,7 +9,7 @@ end of a round, in any of these cases:
 - fewer than half are through, this node is one of them, and it has seen no progress in others for that long, or has
   gone on for fifty times as long as it trained;
 - every connected neighbor has stopped; a node that is not through ignores neighbors that plan fewer rounds;
-- every member that is not through has been absent for that long (`Stragglers`).
+- every member that is not through has been absent for that long.
 
 A node stopped by this rule is not through; otherwise one early end would run around a ring. On a sparse graph a node
 knows little about distant members, so with a robust rule *half* means half of all. It waits for no removed member.
@@ -49,114 +49,29 @@ class Reason(enum.StrEnum):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Stragglers:
-    """Which neighbors are absent near the end, and how far from this node all others are through.
+class Termination:
+    """Decides whether this node has done all its own training, and whether training ends now for everyone.
+
+    It judges `training` and what the neighbors say; `Rounds` acts on the verdict.
 
     A member that is gone, or that keeps a session but exchanges nothing, is no reason to keep training. Only its
     neighbors can see that. So a node that is through sends a *level*, as it does before its first round: at level h,
     every member within h hops is either through or absent. A neighbor that sees an unfinished member at work sends no
     level, which holds back the level of every node around it. When the level reaches the farthest member, this node
     *rests*: it answers and does not train, until some member takes part again or the federation ends.
-
-    `unfinished` is the bitmap of members that kept the federation from ending at the latest `look`.
     """
 
     edges: Mapping[int, Edge]
     facts: Facts
     settings: Settings
     census: Census
+    training: Training
     unfinished: int = field(default=0, init=False)
+    """The bitmap of members that kept the federation from ending at the latest `look`."""
     rests: bool = field(default=False, init=False)
     """True if every member that takes part is through, as far as this node can tell."""
     _reported: int = field(default=0, init=False)
     """The bitmap of neighbors whose absence has been reported to the user."""
-
-    def look(self, unfinished: int, now: float) -> list[Effect]:
-        """Judge the members that are not through, after a round or at rest; return what to send and what to report."""
-        self.unfinished = unfinished
-        level_before, level = self.facts.settled, self._level(now)
-        self.facts.settled = level
-        self.rests = level is not None and level >= self.settings.hops
-        effects = announce(self.edges) if level != level_before else []
-        return effects + self._name(now) if self.rests else effects
-
-    def is_over(self, wait_s: float, now: float) -> bool:
-        """Return True if the wait for absent members is over, by this node's view or that of enough neighbors."""
-        if not self.rests:
-            return False
-        stopped = sum(edge.is_open and edge.progress.has_stopped for edge in self.edges.values())
-        return not self.unfinished & ~self._absent(wait_s, now) or stopped >= self.settings.profile.words_needed
-
-    def is_mute(self, edge: Edge, limit_s: float, now: float) -> bool:
-        """Return True if this neighbor has a session but has not taken part for `limit_s` seconds."""
-        return edge.is_open and self._is_absent(edge, limit_s, now)
-
-    def absent_neighbors(self, now: float) -> tuple[int, ...]:
-        """Return the neighbors without a session, or silent for `AWAY_S`; mixing with them is not balanced."""
-        return tuple(peer for peer, edge in self.edges.items() if not edge.is_open or self._is_silent(edge, now))
-
-    def _is_silent(self, edge: Edge, now: float) -> bool:
-        service = edge.service
-        return service.is_mute and now - service.unanswered_from >= self._limit_s(edge, AWAY_S)
-
-    def _absent(self, limit_s: float, now: float) -> int:
-        """Return the bitmap of unfinished neighbors that have not taken part for `limit_s` seconds."""
-        return _bits(peer for peer, edge in self.edges.items() if self._is_absent(edge, limit_s, now))
-
-    def _is_absent(self, edge: Edge, limit_s: float, now: float) -> bool:
-        return now - self._idle_from(edge) >= self._limit_s(edge, limit_s)
-
-    def _limit_s(self, edge: Edge, least_s: float) -> float:
-        """Return how long a neighbor may be silent, in seconds; one with long rounds or a slow line gets more time."""
-        usual_s = max(self.census.claims[edge.peer].round_s, edge.service.patience.exchange_s or 0.0)
-        return max(least_s, ROUNDS_OF_SILENCE * usual_s)
-
-    def _idle_from(self, edge: Edge) -> float:
-        """Return when an unfinished neighbor last showed a new version, or last exchanged one if that was earlier.
-
-        NEVER if it has had no session since this node started: such a neighbor is not judged.
-        """
-        service, since = edge.service, self.census.claims[edge.peer].progress_at
-        if since is None or not self.unfinished >> edge.peer & 1:
-            return NEVER
-        return min(since, service.unanswered_from) if service.is_mute else since
-
-    def _level(self, now: float) -> int | None:
-        """Return the level to send; None if there is none, or if a neighbor is still working on its rounds."""
-        if not (self.unfinished and self.census.half_at is not None and self.census.is_through):
-            return None
-        absent, near = self._absent(AWAY_S, now), [edge for edge in self.edges.values() if not edge.line.is_shut]
-        met = _bits(edge.peer for edge in near if self.census.claims[edge.peer].progress_at is not None)
-        if self.unfinished & met & ~absent:
-            return None
-        there = [edge.progress for edge in near if edge.is_open and not absent >> edge.peer & 1]
-        if not absent and all(progress.settled is None for progress in there):
-            return None  # no neighbor is absent: the unfinished members are at work elsewhere
-        levels = (-1 if each.settled is None else each.settled for each in there if not each.has_stopped)
-        return min(self.settings.hops, 1 + min(levels, default=self.settings.hops))
-
-    def _name(self, now: float) -> list[Effect]:
-        """Report to the user, once each, the neighbors that are absent."""
-        absent = self._absent(AWAY_S, now) & ~self._reported
-        self._reported |= absent
-        text = "all others are through; it has taken no part for {:.0f} s, so no node trains on for it"
-        named = [edge for peer, edge in self.edges.items() if absent >> peer & 1]
-        idle_s = {edge.peer: now - self._idle_from(edge) for edge in named}
-        return [Alarm(kind="takes-no-part", peer=peer, text=text.format(idle_s[peer])) for peer in idle_s]
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Termination:
-    """Decides whether this node has done all its own training, and whether training ends now for everyone.
-
-    It judges `training` and what the neighbors say; `Rounds` acts on the verdict.
-    """
-
-    edges: Mapping[int, Edge]
-    settings: Settings
-    census: Census
-    stragglers: Stragglers
-    training: Training
     ended_by: Reason | None = None
     """The reason why this node has stopped training; None if it has not."""
     says_wait_at: float | None = None
@@ -171,14 +86,14 @@ class Termination:
     def awaited(self) -> list[int]:
         """The other members for which this node waits, or that were not through when training ended."""
         shown = self.is_through or self.ended_by is not None
-        bits = self.stragglers.unfinished & ~self.census.own if shown else 0
+        bits = self.unfinished & ~self.census.own if shown else 0
         return [member for member in range(bits.bit_length()) if bits >> member & 1]
 
     def next_round_at(self, now: float) -> float:
         """Return when the next round may begin; until then, this node only answers its neighbors."""
         if not self.is_through:
             return now
-        return NEVER if self.stragglers.rests else self.training.next_at(now)
+        return NEVER if self.rests else self.training.next_at(now)
 
     # -- the own training ---------------------------------------------------------------------------------------------
 
@@ -233,21 +148,13 @@ class Termination:
         training &= census.counted
         out = _bits(edge.peer for edge in edges if edge.line.standing.is_out)
         stopped = not training and open_edges >= settings.profile.words_needed
-        trained_s, unfinished = self.training.elapsed_s(now), self.unfinished(training, out)
+        trained_s, unfinished = self.training.elapsed_s(now), (census.begun | training) & census.counted
+        unfinished &= ~census.through & ~out
         reason = self.over(now, trained_s=trained_s, unfinished=unfinished, stopped=stopped)
-        news = self.stragglers.look(unfinished, now)
-        if reason is None and self.stragglers.is_over(self.wait_s(trained_s), now):
+        news = self._look(unfinished, now)
+        if reason is None and self._is_over(self.wait_s(trained_s), now):
             reason = Reason.PRESENT
         return reason, news
-
-    def unfinished(self, training: int, out: int) -> int:
-        """Return the bitmap of members that are not through yet.
-
-        `training` holds the connected neighbors that have not stopped; members that have yet to begin count too. `out`
-        holds the neighbors in quarantine, which no node waits for.
-        """
-        census = self.census
-        return (census.begun | training) & census.counted & ~census.through & ~out
 
     def over(self, now: float, *, trained_s: float, unfinished: int, stopped: bool) -> Reason | None:
         """Return the reason to stop now, at the end of a round, after `trained_s` of training; None to go on.
@@ -274,7 +181,7 @@ class Termination:
 
     def is_mute(self, edge: Edge, now: float) -> bool:
         """Return True if this neighbor has been inactive for so long that the end of training does not wait for it."""
-        return self.stragglers.is_mute(edge, self.wait_s(self.training.elapsed_s(now)), now)
+        return edge.is_open and self._is_absent(edge, self.wait_s(self.training.elapsed_s(now)), now)
 
     def _is_progress(self, now: float, wait_s: float) -> bool:
         """Return True if enough neighbors progress: a new version within `wait_s`, or within a few of their rounds."""
@@ -284,6 +191,77 @@ class Termination:
             for claims in self.census.claims.values()
         )
         return moving >= self.settings.profile.words_needed
+
+    # -- who is absent near the end -----------------------------------------------------------------------------------
+
+    def _look(self, unfinished: int, now: float) -> list[Effect]:
+        """Judge the members that are not through, after a round or at rest; return what to send and what to report."""
+        self.unfinished = unfinished
+        level_before, level = self.facts.settled, self._level(now)
+        self.facts.settled = level
+        self.rests = level is not None and level >= self.settings.hops
+        effects = announce(self.edges) if level != level_before else []
+        return effects + self._name(now) if self.rests else effects
+
+    def _is_over(self, wait_s: float, now: float) -> bool:
+        """Return True if the wait for absent members is over, by this node's view or that of enough neighbors."""
+        if not self.rests:
+            return False
+        stopped = sum(edge.is_open and edge.progress.has_stopped for edge in self.edges.values())
+        return not self.unfinished & ~self._absent(wait_s, now) or stopped >= self.settings.profile.words_needed
+
+    def absent_neighbors(self, now: float) -> tuple[int, ...]:
+        """Return the neighbors without a session, or silent for `AWAY_S`; mixing with them is not balanced."""
+        return tuple(peer for peer, edge in self.edges.items() if not edge.is_open or self._is_silent(edge, now))
+
+    def _is_silent(self, edge: Edge, now: float) -> bool:
+        service = edge.service
+        return service.is_mute and now - service.unanswered_from >= self._limit_s(edge, AWAY_S)
+
+    def _absent(self, limit_s: float, now: float) -> int:
+        """Return the bitmap of unfinished neighbors that have not taken part for `limit_s` seconds."""
+        return _bits(peer for peer, edge in self.edges.items() if self._is_absent(edge, limit_s, now))
+
+    def _is_absent(self, edge: Edge, limit_s: float, now: float) -> bool:
+        return now - self._idle_from(edge) >= self._limit_s(edge, limit_s)
+
+    def _limit_s(self, edge: Edge, least_s: float) -> float:
+        """Return how long a neighbor may be silent, in seconds; one with long rounds or a slow line gets more time."""
+        usual_s = max(self.census.claims[edge.peer].round_s, edge.service.patience.exchange_s or 0.0)
+        return max(least_s, ROUNDS_OF_SILENCE * usual_s)
+
+    def _idle_from(self, edge: Edge) -> float:
+        """Return when an unfinished neighbor last showed a new version, or last exchanged one if that was earlier.
+
+        NEVER if it has had no session since this node started: such a neighbor is not judged.
+        """
+        service, since = edge.service, self.census.claims[edge.peer].progress_at
+        if since is None or not self.unfinished >> edge.peer & 1:
+            return NEVER
+        return min(since, service.unanswered_from) if service.is_mute else since
+
+    def _level(self, now: float) -> int | None:
+        """Return the level to send; None if there is none, or if a neighbor is still working on its rounds."""
+        if not (self.unfinished and self.census.half_at is not None and self.census.is_through):
+            return None
+        absent, near = self._absent(AWAY_S, now), [edge for edge in self.edges.values() if not edge.line.is_shut]
+        met = _bits(edge.peer for edge in near if self.census.claims[edge.peer].progress_at is not None)
+        if self.unfinished & met & ~absent:
+            return None
+        there = [edge.progress for edge in near if edge.is_open and not absent >> edge.peer & 1]
+        if not absent and all(progress.settled is None for progress in there):
+            return None  # no neighbor is absent: the unfinished members are at work elsewhere
+        levels = (-1 if each.settled is None else each.settled for each in there if not each.has_stopped)
+        return min(self.settings.hops, 1 + min(levels, default=self.settings.hops))
+
+    def _name(self, now: float) -> list[Effect]:
+        """Report to the user, once each, the neighbors that are absent."""
+        absent = self._absent(AWAY_S, now) & ~self._reported
+        self._reported |= absent
+        text = "all others are through; it has taken no part for {:.0f} s, so no node trains on for it"
+        named = [edge for peer, edge in self.edges.items() if absent >> peer & 1]
+        idle_s = {edge.peer: now - self._idle_from(edge) for edge in named}
+        return [Alarm(kind="takes-no-part", peer=peer, text=text.format(idle_s[peer])) for peer in idle_s]
 
 
 def _bits(members: Iterable[int]) -> int:

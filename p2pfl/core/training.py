@@ -170,88 +170,25 @@ LEAST_JOIN_TICK_S = 0.1
 MOVED_ON = 2
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Joining:
-    """One node's attempt to join a federation that has moved on.
+RESUME_WAIT_S = 3.0
 
-    `fresh` means that the disk is empty. `ticks` counts the ticks that filled replicas. `resume_point` is the progress
-    from which the node continues, in rounds or seconds.
+
+@dataclass(slots=True, eq=False, repr=False)
+class Beginning:
+    """The wait for all neighbors, and the attempt to join a federation that has moved on.
+
+    `repeats` says when to tell neighbors again where this node stands; `fresh` means that the disk is empty. `ticks`
+    counts the ticks that filled replicas. `resume_point` is where a node that joins continues, in rounds or seconds.
     """
 
     edges: Mapping[int, Edge]
     facts: Facts
     settings: Settings
     hearsay: Hearsay
+    repeats: Repeats
     fresh: bool
     ticks: int = 0
     resume_point: tuple[int | None, float | None] = (None, None)
-
-    def moved_on(self) -> bool:
-        """Return True if the others have moved on: they remember this node, or have trained without it.
-
-        An edge beyond its first incarnation is a sign of a lost disk, even after a crash while joining. The others have
-        also moved on if this node comes back in the middle of its rounds when all connected neighbors have finished:
-        its old model would only set back their final ones.
-        """
-        if self.facts.rounds:
-            return self._is_last()
-        late = MOVED_ON if self.fresh else float("inf")
-        telling = sum(
-            edge.is_open and (edge.exchange.record.incarnation > 0 or (edge.progress.first_heard or 0) >= late)
-            for edge in self.edges.values()
-        )
-        return telling >= self.settings.profile.words_needed
-
-    def begin(self) -> list[Effect]:
-        self.facts.joining = True
-        return [] if self.facts.rounds else self.hearsay.claim_another()
-
-    def _is_last(self) -> bool:
-        settings = self.settings
-        if settings.rounds is not None and self.facts.rounds >= settings.rounds:
-            return False
-        there = [edge for edge in self.edges.values() if edge.is_open]
-        return len(there) >= settings.profile.words_needed and all(edge.progress.done for edge in there)
-
-    def find_resume_point(self, sources: tuple[int, ...]) -> tuple[int | None, float | None]:
-        """Return the rounds or seconds from which a node that never trained continues: the sources' lower median."""
-        if self.facts.rounds:
-            return None, None
-        trained = median_low(self.edges[peer].progress.trained for peer in sources)
-        settings = self.settings
-        if not trained:
-            return self.resume_point
-        if settings.rounds is not None:
-            self.resume_point = min(trained, settings.rounds), None
-        else:
-            self.resume_point = None, min(float(trained), settings.time_s or 0.0)
-        return self.resume_point
-
-    def sources(self, *, late: bool) -> tuple[int, ...]:
-        """Return the neighbors to start from the median of: those with filled replicas; none while more may come."""
-        live = [edge for edge in self.edges.values() if edge.is_open]
-        filled = tuple(
-            edge.peer
-            for edge in live
-            if min(edge.exchange.record.seq, edge.service.exchanges)
-            >= self.settings.fragments.get(edge.peer, JOIN_TICKS)
-        )
-        enough = (late or len(filled) == len(live)) and len(filled) >= self.settings.profile.neighbors_needed
-        return filled if enough else ()
-
-
-RESUME_WAIT_S = 3.0
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Gathering:
-    """The wait for all neighbors. `repeats` says when to tell them again where this node stands."""
-
-    edges: Mapping[int, Edge]
-    facts: Facts
-    settings: Settings
-    joining: Joining
-    repeats: Repeats
     awaited: Edge | None = None
     """An edge that keeps this node on its level; the next `wait` looks at it first."""
     alone_is_reported: bool = False
@@ -291,9 +228,9 @@ class Gathering:
         if now < since + short_s:
             return short_s
         if self.facts.rounds == 0:
-            return short_s if self.joining.moved_on() else wait_s
+            return short_s if self.moved_on() else wait_s
         # Even if all connected neighbors have finished, one that has not may still come; finished ones linger.
-        return min(wait_s, max(short_s, self.settings.linger_s / 2)) if self.joining.moved_on() else short_s
+        return min(wait_s, max(short_s, self.settings.linger_s / 2)) if self.moved_on() else short_s
 
     def _wait_alone(self, now: float) -> list[Effect]:
         self.repeats.due(now)
@@ -310,6 +247,61 @@ class Gathering:
             return True
         self.awaited = next((edge for edge in self.edges.values() if is_behind(edge, level)), None)
         return self.awaited is not None
+
+    # -- joining ----------------------------------------------------------------------------------------------------
+
+    def moved_on(self) -> bool:
+        """Return True if the others have moved on: they remember this node, or have trained without it.
+
+        An edge beyond its first incarnation is a sign of a lost disk, even after a crash while joining. The others have
+        also moved on if this node comes back in the middle of its rounds when all connected neighbors have finished:
+        its old model would only set back their final ones.
+        """
+        if self.facts.rounds:
+            return self._is_last()
+        late = MOVED_ON if self.fresh else float("inf")
+        telling = sum(
+            edge.is_open and (edge.exchange.record.incarnation > 0 or (edge.progress.first_heard or 0) >= late)
+            for edge in self.edges.values()
+        )
+        return telling >= self.settings.profile.words_needed
+
+    def join(self) -> list[Effect]:
+        self.facts.joining = True
+        return [] if self.facts.rounds else self.hearsay.claim_another()
+
+    def _is_last(self) -> bool:
+        settings = self.settings
+        if settings.rounds is not None and self.facts.rounds >= settings.rounds:
+            return False
+        there = [edge for edge in self.edges.values() if edge.is_open]
+        return len(there) >= settings.profile.words_needed and all(edge.progress.done for edge in there)
+
+    def find_resume_point(self, sources: tuple[int, ...]) -> tuple[int | None, float | None]:
+        """Return the rounds or seconds from which a node that never trained continues: the sources' lower median."""
+        if self.facts.rounds:
+            return None, None
+        trained = median_low(self.edges[peer].progress.trained for peer in sources)
+        settings = self.settings
+        if not trained:
+            return self.resume_point
+        if settings.rounds is not None:
+            self.resume_point = min(trained, settings.rounds), None
+        else:
+            self.resume_point = None, min(float(trained), settings.time_s or 0.0)
+        return self.resume_point
+
+    def sources(self, *, late: bool) -> tuple[int, ...]:
+        """Return the neighbors to start from the median of: those with filled replicas; none while more may come."""
+        live = [edge for edge in self.edges.values() if edge.is_open]
+        filled = tuple(
+            edge.peer
+            for edge in live
+            if min(edge.exchange.record.seq, edge.service.exchanges)
+            >= self.settings.fragments.get(edge.peer, JOIN_TICKS)
+        )
+        enough = (late or len(filled) == len(live)) and len(filled) >= self.settings.profile.neighbors_needed
+        return filled if enough else ()
 
 
 def is_behind(edge: Edge, level: int) -> bool:

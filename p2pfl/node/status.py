@@ -223,7 +223,7 @@ class Status:
 
     def _pace_setter(self, now: float) -> str | None:
         """Return the neighbor that rounds wait for most, and much longer than for any other."""
-        peer = pace_setter({peer: edge.service.patience.budget.used_s(now) for peer, edge in self.core.edges.items()})
+        peer = pace_setter({peer: edge.service.patience.used_s(now) for peer, edge in self.core.edges.items()})
         return None if peer is None else self.name_of(peer)
 
     def line(self) -> NodeLine:
@@ -308,7 +308,7 @@ class Status:
             exchanges=edge.service.exchanges,
             staleness=edge.exchange.weighing.staleness,
             exchange_s=edge.service.patience.exchange_s,
-            waited_s=round(edge.service.patience.budget.used_s(now), 3),
+            waited_s=round(edge.service.patience.used_s(now), 3),
             resyncs=edge.exchange.record.resyncs,
             kept=kept,
             standing=standing.score,

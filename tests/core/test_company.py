@@ -85,10 +85,10 @@ def test_a_round_counts_a_neighbor_that_keeps_its_session_and_answers_nothing_as
     for peer in (1, 3):
         open_session(node, peer, now=0.5)
     mute(node, 3, since=1.0)
-    assert node.termination.stragglers.absent_neighbors(1.0 + AWAY_S - 0.1) == ()
-    assert node.termination.stragglers.absent_neighbors(1.0 + AWAY_S) == (3,)
+    assert node.termination.absent_neighbors(1.0 + AWAY_S - 0.1) == ()
+    assert node.termination.absent_neighbors(1.0 + AWAY_S) == (3,)
     node.census.claims[3].round_s = AWAY_S
-    assert node.termination.stragglers.absent_neighbors(1.0 + AWAY_S) == (), "long rounds have more time"
+    assert node.termination.absent_neighbors(1.0 + AWAY_S) == (), "long rounds have more time"
     node.census.claims[3].round_s = 0.1
     mute(node, 1, since=1.0)
     assert only(look(node, 6.0), StartRound)[0].accompanied is False

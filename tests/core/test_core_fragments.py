@@ -73,4 +73,4 @@ def test_a_joining_node_keeps_what_it_is_shown_until_it_has_seen_every_fragment(
     exchange_as_initiator(older, open_session(older, 1))
     for seen in range(1, 5):
         older.edges[1].exchange.record.seq = older.edges[1].service.exchanges = seen
-        assert older.rounds.joining.sources(late=False) == ((1,) if seen == 4 else ())
+        assert older.rounds.beginning.sources(late=False) == ((1,) if seen == 4 else ())

@@ -106,7 +106,7 @@ def test_the_best_figure_leaves_with_each_round_so_that_a_restart_remembers():
 def test_the_figures_of_another_model_are_forgotten():
     """Who starts from its neighbors' median counts on from their round, and would have no patience left."""
     node, _ = node_of([1.0])
-    node.rounds.joining.resume_point = 80, None
+    node.rounds.beginning.resume_point = 80, None
     node.handle(Bootstrapped(), 2.0)
     assert node.facts.rounds == 80
     assert node.rounds.training.best is None

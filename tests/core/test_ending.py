@@ -26,7 +26,7 @@ def ending(index=0, peers=(1, 2), **changes):
 
 
 def over(one, now, *, trained_s=1.0, training=0, stopped=False):
-    unfinished = one.unfinished(training, 0)
+    unfinished = (one.census.begun | training) & one.census.counted & ~one.census.through
     return one.over(now, trained_s=trained_s, unfinished=unfinished, stopped=stopped)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.limits import WAIT_BURST_S, WAIT_SHARE, WaitBudget, pace_setter
+from p2pfl.core.limits import WAIT_BURST_S, WAIT_SHARE, Patience, pace_setter
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pace_kit import Draws, PacedNode, stutters, takes
@@ -89,9 +89,9 @@ def test_a_neighbor_that_has_recovered_is_waited_for_again():
 
 
 def test_a_budget_refills_by_its_share_up_to_the_burst():
-    budget = WaitBudget()
+    budget = Patience(longest_s=60.0)
     assert budget.left_s(0.0) == WAIT_BURST_S
-    budget.spend(WAIT_BURST_S + 1.0, 0.0)
+    budget.book_wait(WAIT_BURST_S + 1.0, WAIT_BURST_S + 1.0, 0.0, 0.0)
     assert budget.left_s(0.0) == pytest.approx(-1.0)
     assert budget.left_s(10.0) == pytest.approx(-1.0 + 10.0 * WAIT_SHARE)
     assert budget.left_s(1e6) == WAIT_BURST_S
@@ -107,7 +107,7 @@ def test_who_sets_the_pace_is_told_where_one_costs_more_than_the_others():
 
 def test_the_stuttering_neighbor_sets_the_pace():
     _, world = pace({1: takes(0.005), 2: STUTTER}, train_s=0.25)
-    used_s = {peer: edge.service.patience.budget.used_s(world.now) for peer, edge in world.node.edges.items()}
+    used_s = {peer: edge.service.patience.used_s(world.now) for peer, edge in world.node.edges.items()}
     assert pace_setter(used_s) == 2
     assert used_s[1] == 0.0
 

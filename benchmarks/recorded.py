@@ -21,7 +21,7 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.wire.frame import encode
+from p2pfl.wire import encode
 from sim import simulate
 from sim.federations import describe
 from sim.network import Network

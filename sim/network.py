@@ -43,8 +43,7 @@ from p2pfl.config.model import GossipConfig, TrainingConfig
 from p2pfl.core.events import Event, MessageReceived, SessionClosed, SessionOpened
 from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Message, Reply, Request
 from p2pfl.crypto.session import M1_BYTES, FederationBinding, m2_bytes, m3_bytes
-from p2pfl.wire import Offer
-from p2pfl.wire.frame import PREFIX_BYTES, decode, decode_prefix, encode
+from p2pfl.wire import PREFIX_BYTES, Offer, decode, decode_prefix, encode
 from sim.kernel import MESSAGE_CODES, NS, Kernel, Trace, TraceKind, message_number
 from sim.worlds.model import LinkSpec, SlowNodes
 from sim.worlds.settling import draw, quantized

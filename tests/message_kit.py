@@ -22,8 +22,7 @@ from p2pfl.features.sums.talk import CHANNEL as SUMS
 from p2pfl.features.sums.talk import Credit, Farewell, Piece
 from p2pfl.features.tables.agreeing import CHANNEL as SCHEMA
 from p2pfl.features.tables.agreeing import ProposalPart, ProposalsHeld
-from p2pfl.wire import Offer, PartHeld, Receipt, Side
-from p2pfl.wire.frame import encode
+from p2pfl.wire import Offer, PartHeld, Receipt, Side, encode
 
 D1, D2, D3 = (bytes([number]) * 16 for number in (1, 2, 3))
 

@@ -31,18 +31,8 @@ from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address
 from p2pfl.net.dial_paths import GOODBYE_S, OwnCertificate
-from p2pfl.net.limits import (
-    IDLE_BYTES,
-    SHARE_OF_ACCEPTING,
-    UNSENT_BYTES,
-    CpuQuota,
-    Limits,
-    Stopwatch,
-    Tap,
-    TimeBudget,
-    measure,
-)
-from p2pfl.net.transport import ConnectionStage, Refusals
+from p2pfl.net.limits import SHARE_OF_ACCEPTING, CpuQuota, Limits, Stopwatch, TimeBudget, measure
+from p2pfl.net.transport import IDLE_BYTES, UNSENT_BYTES, ConnectionStage, Refusals, Tap
 
 GREETING_BYTES = 2**14
 """The bytes that a peer may send before it has shown that it knows our key: an HTTP request and 48 bytes."""

@@ -1,8 +1,7 @@
 """Limits on what a stranger or a neighbor may cost, and on how long anything may take. Seconds and bytes throughout.
 
-`Limits` are for one node. Incomplete messages are limited twice: by the memory that they use together, and by the rate
-that each must keep up. Below HTTP and WebSocket a `Tap` counts a connection's bytes, because aiohttp accepts any number
-of empty fragments, each of which costs more than its bytes. `SendingRate` bound what a node sends.
+`Limits` are for one node. Its connections count bytes where they come (`transport.Tap`), its sessions those of
+incomplete messages (`link`) and of what they send (`outbox`).
 
 Bytes say little about the loop's time: an empty ping costs more than a kilobyte of a message. So its CPU time is
 measured around all work for a connection that is not a session yet, and charged to the budgets of its address and of
@@ -13,18 +12,14 @@ a core (`CoreShare`), its CPU time costs more: a second of a fifth of a core las
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from types import coroutine
 from typing import Any, TypeVar
-
-from p2pfl.errors import PeerFault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,188 +72,6 @@ class Limits:
     """The age at which the dialer renews a session; None leaves that to the cipher."""
     max_kbit_s: float | None = None
     """The most that all sessions together send on average; None for as much as they can."""
-
-
-class ByteBudget:
-    """The memory for partly received messages, in bytes, shared by all sessions."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.used = 0
-
-    def change(self, held: int, needed: int) -> int:
-        """Change a session's memory from `held` bytes to `needed` and return the latter. Raises PeerFault if there is
-        no room.
-        """
-        if needed > held and self.used - held + needed > self.limit_bytes:
-            raise PeerFault(f"{needed} bytes of unfinished messages do not fit into what is left of {self.limit_bytes}")
-        self.used += needed - held
-        return needed
-
-
-class MessagePace:
-    """Requires an incomplete message to bring `min_rate * window_s` bytes in every window."""
-
-    def __init__(self, min_rate: float, window_s: float) -> None:
-        self._least = min_rate * window_s
-        self._window_s = window_s
-        self._brought = 0
-        self.deadline: float | None = None
-        """When the window ends; None while no message is incomplete."""
-
-    def note(self, now: float, size: int, *, under_way: bool) -> None:
-        if not under_way:
-            self.deadline = None
-        elif self.deadline is None:
-            self._open(now)
-        else:
-            self._brought += size
-            if self._brought >= self._least:
-                self._open(now)
-
-    def _open(self, now: float) -> None:
-        self.deadline = now + self._window_s
-        self._brought = 0
-
-
-UNSENT_BYTES = 2**16
-"""The bytes that may wait in a transport before a writer waits: inside TLS the default is eight times as much."""
-HEADER_BYTES = 14
-"""The size of the largest WebSocket frame header."""
-IDLE_BYTES = 2**21
-"""The bytes that may arrive without completing a message.
-
-For an honest peer, aiohttp holds back 768 KiB, and one incomplete message has 256 KiB.
-"""
-
-
-class Tap(asyncio.Protocol):
-    """Counts bytes in front of a protocol whose connection is already made, or about to be."""
-
-    def __init__(
-        self,
-        inner: asyncio.Protocol | None = None,
-        transport: asyncio.Transport | None = None,
-        *,
-        idle_bytes: int = IDLE_BYTES,
-    ) -> None:
-        self._inner, self._transport = inner, transport
-        self._came_idle = 0
-        self.idle_bytes = idle_bytes
-        """The bytes that may arrive without completing a message."""
-        self.came = 0
-        """The total number of bytes received."""
-        self.overran = False
-        """True if too many bytes have arrived outside any message; the connection is then dropped."""
-
-    def account(self, size: int) -> None:
-        """Record a message of `size` bytes, which an honest end sends as one frame."""
-        self._came_idle = max(0, self._came_idle - size - HEADER_BYTES)
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._inner is not None:
-            self._inner.connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        self.came += len(data)
-        self._came_idle += len(data)
-        self.overran |= self._came_idle > self.idle_bytes
-        if self.overran:
-            self.abort()
-        elif self._inner is not None:
-            self._inner.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        return None if self._inner is None else self._inner.eof_received()
-
-    def pause_writing(self) -> None:
-        if self._inner is not None:
-            self._inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        if self._inner is not None:
-            self._inner.resume_writing()
-
-
-BYTES_PER_KBIT = 125.0
-SHORT_BYTES = 4096
-"""The most bytes of a message that says where a node stands: others wait for it."""
-
-Say = Callable[..., Coroutine[Any, Any, None]]
-
-
-class SendingRate:
-    """The bytes per second that all sessions together may send, on average; None if there is no bound.
-
-    A chunk goes out at once, and the next one waits as long as this one should have taken. Sessions send their messages
-    one after the other, each at the whole rate, because a peer demands a minimum pace of a message that has begun.
-    Beside them go those to a neighbor that reads more slowly than the rate allows: the others do not wait for it.
-    """
-
-    def __init__(self, all_kbit_s: float | None = None) -> None:
-        self.bytes_per_s = None if all_kbit_s is None else all_kbit_s * BYTES_PER_KBIT
-        self._free_at = 0.0
-        """When the next chunk may go, on the loop's clock."""
-        self._turn = asyncio.Lock()
-
-    def wait_s(self, now: float) -> float:
-        """Return the seconds until the next chunk may go; it may go now if that is not above 0."""
-        return self._free_at - now
-
-    def book(self, size: int, now: float) -> None:
-        """Record that `size` bytes are sent."""
-        if self.bytes_per_s is not None:
-            self._free_at = max(self._free_at, now) + size / self.bytes_per_s
-
-    async def carry(
-        self, chunks: Iterable[bytes | memoryview], say: Say, beat_s: float, *, is_over: Callable[[], bool]
-    ) -> None:
-        """Send a message by `say`, chunk by chunk, none before its time; a short message does not wait, and later ones
-        make up for it. Meanwhile, an empty chunk goes out every `beat_s`, which shows the other end that this one is
-        there.
-        """
-        clock, chunks = asyncio.get_running_loop().time, iter(chunks)
-        first, second = next(chunks), next(chunks, None)
-        if second is None and len(first) <= SHORT_BYTES:
-            await say(first)
-            return
-        own_turn = asyncio.ensure_future(self._turn.acquire())
-        turn: asyncio.Future[Any] | None = own_turn
-        try:
-            await _beat_until(own_turn, say, beat_s)
-            for chunk in chain([first], [] if second is None else [second], chunks):
-                while (wait_s := self.wait_s(clock())) > 0.0:
-                    await _beat_until(asyncio.ensure_future(asyncio.sleep(wait_s)), say, beat_s)
-                if is_over():
-                    return
-                sending = asyncio.ensure_future(say(chunk))
-                try:
-                    if turn is not None and not await self._is_quick(sending, len(chunk)):
-                        self._turn.release()
-                        turn = None
-                    await sending
-                finally:
-                    sending.cancel()
-        finally:
-            if turn is not None and not turn.cancel():  # it was this message's turn
-                self._turn.release()
-
-    async def _is_quick(self, sending: asyncio.Future[None], size: int) -> bool:
-        """Wait until a chunk is sent; return False if it takes longer than the rate of all asks for."""
-        usual_s = None if self.bytes_per_s is None else size / self.bytes_per_s
-        return sending in (await asyncio.wait({sending}, timeout=usual_s))[0]
-
-
-async def _beat_until(done: asyncio.Future[Any], say: Say, beat_s: float) -> None:
-    try:
-        while not (await asyncio.wait({done}, timeout=beat_s))[0]:
-            await say(b"")
-    finally:
-        done.cancel()
 
 
 SHARE_OF_ALL = 0.06

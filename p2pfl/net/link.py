@@ -3,6 +3,7 @@
 Nothing here blocks the loop: large chunks are sealed and opened in a worker thread, several at a time, because handing
 work to the thread costs the loop as much as a quarter of such a chunk. A session ends once, through `end`, whichever
 part noticed first; from then on it delivers nothing. `Shared` is what all sessions of a node have in common.
+Incomplete messages are limited twice: by the memory that they use together, and by the rate that each must keep up.
 """
 
 from __future__ import annotations
@@ -23,11 +24,22 @@ from p2pfl.crypto.session import SESSION_MAX_S
 from p2pfl.errors import PeerFault
 from p2pfl.net.extensions import ExtensionChannel, ExtensionChannels
 from p2pfl.net.greeting import Connection, Notice
-from p2pfl.net.limits import ByteBudget, Limits, MessagePace, SendingRate
-from p2pfl.net.outbox import BodySender, KeptParts, Outbox, ReceiptClock
+from p2pfl.net.limits import Limits
+from p2pfl.net.outbox import BodySender, KeptParts, Outbox, ReceiptClock, SendingRate
 from p2pfl.net.transport import REASON_BYTES, Counters, GoneError, OnAlarm, clip
-from p2pfl.wire import Offer, PartHeld, PartialBody, Receipt, SessionMessage, Side, Unknown
-from p2pfl.wire.frame import FREE_SPLIT_VERSION, Assembler, OtherVersionError, split
+from p2pfl.wire import (
+    FREE_SPLIT_VERSION,
+    Assembler,
+    Offer,
+    OtherVersionError,
+    PartHeld,
+    PartialBody,
+    Receipt,
+    SessionMessage,
+    Side,
+    Unknown,
+    split,
+)
 
 LOUD_FAULTS = 20
 """How many faults of one neighbor are logged as warnings; further ones are only counted."""
@@ -53,6 +65,48 @@ MALFORMED = "protocol fault sealed by the peer: "
 """The beginning of the reason if the peer itself, not somebody on the way, sealed the fault that ended the session."""
 
 T = TypeVar("T")
+
+
+class ByteBudget:
+    """The memory for partly received messages, in bytes, shared by all sessions."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used = 0
+
+    def change(self, held: int, needed: int) -> int:
+        """Change a session's memory from `held` bytes to `needed` and return the latter. Raises PeerFault if there is
+        no room.
+        """
+        if needed > held and self.used - held + needed > self.limit_bytes:
+            raise PeerFault(f"{needed} bytes of unfinished messages do not fit into what is left of {self.limit_bytes}")
+        self.used += needed - held
+        return needed
+
+
+class MessagePace:
+    """Requires an incomplete message to bring `min_rate * window_s` bytes in every window."""
+
+    def __init__(self, min_rate: float, window_s: float) -> None:
+        self._least = min_rate * window_s
+        self._window_s = window_s
+        self._brought = 0
+        self.deadline: float | None = None
+        """When the window ends; None while no message is incomplete."""
+
+    def note(self, now: float, size: int, *, under_way: bool) -> None:
+        if not under_way:
+            self.deadline = None
+        elif self.deadline is None:
+            self._open(now)
+        else:
+            self._brought += size
+            if self._brought >= self._least:
+                self._open(now)
+
+    def _open(self, now: float) -> None:
+        self.deadline = now + self._window_s
+        self._brought = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,9 @@ from p2pfl.net.address import MOST_HINTS, MOST_KEPT, Address, DialPath, Relayed,
 from p2pfl.net.dial_paths import DialError, UnreachedError
 from p2pfl.net.extensions import ExtensionChannels
 from p2pfl.net.greeting import Charters, Greeter
-from p2pfl.net.limits import ByteBudget, Limits, SendingRate
-from p2pfl.net.link import PeerLink, Shared
+from p2pfl.net.limits import Limits
+from p2pfl.net.link import ByteBudget, PeerLink, Shared
+from p2pfl.net.outbox import SendingRate
 from p2pfl.net.session_table import SPARED_TRY_S, Callbacks, Dial, NeighborPlace, SessionTable, expire
 from p2pfl.net.transport import (
     Arrival,

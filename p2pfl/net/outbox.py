@@ -1,4 +1,4 @@
-"""A session's outgoing messages: their queue, where a long body goes on, and how large its chunks are.
+"""A session's outgoing messages: their queue, where a long body goes on, how large its chunks are, and at which rate.
 
 On a slow line the queue keeps fewer and newer messages, rather than more. An edge has one transaction at a time, so the
 older of two bodies is void, and at most one waits behind the one being sent. The core repeats unanswered requests. A
@@ -14,14 +14,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import CHUNK_BYTES, Message, Ready, Reply, Request
 from p2pfl.errors import PeerFault
-from p2pfl.wire import PartHeld, PartialBody, Receipt, SessionMessage, Side
-from p2pfl.wire.frame import FREE_SPLIT_VERSION, LEAST_CHUNK_BYTES, begins_with, encode_known, split
+from p2pfl.wire import (
+    FREE_SPLIT_VERSION,
+    LEAST_CHUNK_BYTES,
+    PartHeld,
+    PartialBody,
+    Receipt,
+    SessionMessage,
+    Side,
+    begins_with,
+    encode_known,
+    split,
+)
 
 CHUNK_S = 1.5
 """How long a chunk should take."""
@@ -312,3 +323,80 @@ def name_of(message: SessionMessage) -> Name | None:
         case Reply(incarnation=incarnation, seq=seq, request_digest=digest):
             return Reply, incarnation, seq, digest
     return None
+
+
+BYTES_PER_KBIT = 125.0
+SHORT_BYTES = 4096
+"""The most bytes of a message that says where a node stands: others wait for it."""
+
+Say = Callable[..., Coroutine[Any, Any, None]]
+
+
+class SendingRate:
+    """The bytes per second that all sessions together may send, on average; None if there is no bound.
+
+    A chunk goes out at once, and the next one waits as long as this one should have taken. Sessions send their messages
+    one after the other, each at the whole rate, because a peer demands a minimum pace of a message that has begun.
+    Beside them go those to a neighbor that reads more slowly than the rate allows: the others do not wait for it.
+    """
+
+    def __init__(self, all_kbit_s: float | None = None) -> None:
+        self.bytes_per_s = None if all_kbit_s is None else all_kbit_s * BYTES_PER_KBIT
+        self._free_at = 0.0
+        """When the next chunk may go, on the loop's clock."""
+        self._turn = asyncio.Lock()
+
+    def wait_s(self, now: float) -> float:
+        """Return the seconds until the next chunk may go; it may go now if that is not above 0."""
+        return self._free_at - now
+
+    def book(self, size: int, now: float) -> None:
+        """Record that `size` bytes are sent."""
+        if self.bytes_per_s is not None:
+            self._free_at = max(self._free_at, now) + size / self.bytes_per_s
+
+    async def carry(
+        self, chunks: Iterable[bytes | memoryview], say: Say, beat_s: float, *, is_over: Callable[[], bool]
+    ) -> None:
+        """Send a message by `say`, chunk by chunk, none before its time; a short message does not wait, and later ones
+        make up for it. Meanwhile, an empty chunk goes out every `beat_s`, which shows the other end that this one is
+        there.
+        """
+        clock, chunks = asyncio.get_running_loop().time, iter(chunks)
+        first, second = next(chunks), next(chunks, None)
+        if second is None and len(first) <= SHORT_BYTES:
+            await say(first)
+            return
+        own_turn = asyncio.ensure_future(self._turn.acquire())
+        turn: asyncio.Future[Any] | None = own_turn
+        try:
+            await _beat_until(own_turn, say, beat_s)
+            for chunk in chain([first], [] if second is None else [second], chunks):
+                while (wait_s := self.wait_s(clock())) > 0.0:
+                    await _beat_until(asyncio.ensure_future(asyncio.sleep(wait_s)), say, beat_s)
+                if is_over():
+                    return
+                sending = asyncio.ensure_future(say(chunk))
+                try:
+                    if turn is not None and not await self._is_quick(sending, len(chunk)):
+                        self._turn.release()
+                        turn = None
+                    await sending
+                finally:
+                    sending.cancel()
+        finally:
+            if turn is not None and not turn.cancel():  # it was this message's turn
+                self._turn.release()
+
+    async def _is_quick(self, sending: asyncio.Future[None], size: int) -> bool:
+        """Wait until a chunk is sent; return False if it takes longer than the rate of all asks for."""
+        usual_s = None if self.bytes_per_s is None else size / self.bytes_per_s
+        return sending in (await asyncio.wait({sending}, timeout=usual_s))[0]
+
+
+async def _beat_until(done: asyncio.Future[Any], say: Say, beat_s: float) -> None:
+    try:
+        while not (await asyncio.wait({done}, timeout=beat_s))[0]:
+            await say(b"")
+    finally:
+        done.cancel()

@@ -2,7 +2,8 @@
 
 A line carries sealed chunks between two nodes, in order, until it ends. It is unaware of sessions: bytes go out and
 come in, and the connection exists or has ended. It counts the sealed bytes, without the overhead of what carries it.
-Transports are `websocket` and a relay; tests have one in memory.
+Transports are `websocket` and a relay; tests have one in memory. Below HTTP and WebSocket a `Tap` counts a connection's
+bytes, because aiohttp accepts any number of empty fragments, each of which costs more than its bytes.
 """
 
 from __future__ import annotations
@@ -94,6 +95,69 @@ class ConnectionStage(IntEnum):
     """The peer's key may not have a session, and may at most exchange the charter."""
     PROVEN = 4
     """The peer is a member of the federation."""
+
+
+UNSENT_BYTES = 2**16
+"""The bytes that may wait in a transport before a writer waits: inside TLS the default is eight times as much."""
+HEADER_BYTES = 14
+"""The size of the largest WebSocket frame header."""
+IDLE_BYTES = 2**21
+"""The bytes that may arrive without completing a message.
+
+For an honest peer, aiohttp holds back 768 KiB, and one incomplete message has 256 KiB.
+"""
+
+
+class Tap(asyncio.Protocol):
+    """Counts bytes in front of a protocol whose connection is already made, or about to be."""
+
+    def __init__(
+        self,
+        inner: asyncio.Protocol | None = None,
+        transport: asyncio.Transport | None = None,
+        *,
+        idle_bytes: int = IDLE_BYTES,
+    ) -> None:
+        self._inner, self._transport = inner, transport
+        self._came_idle = 0
+        self.idle_bytes = idle_bytes
+        """The bytes that may arrive without completing a message."""
+        self.came = 0
+        """The total number of bytes received."""
+        self.overran = False
+        """True if too many bytes have arrived outside any message; the connection is then dropped."""
+
+    def account(self, size: int) -> None:
+        """Record a message of `size` bytes, which an honest end sends as one frame."""
+        self._came_idle = max(0, self._came_idle - size - HEADER_BYTES)
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._inner is not None:
+            self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self.came += len(data)
+        self._came_idle += len(data)
+        self.overran |= self._came_idle > self.idle_bytes
+        if self.overran:
+            self.abort()
+        elif self._inner is not None:
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return None if self._inner is None else self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.resume_writing()
 
 
 class Line(ABC):

@@ -40,8 +40,19 @@ from p2pfl.net.dial_paths import (
     outlet_of,
 )
 from p2pfl.net.greeting import ask, bring
-from p2pfl.net.limits import IDLE_BYTES, UNSENT_BYTES, Limits, Tap
-from p2pfl.net.transport import ConnectionStage, GoneError, Line, MakeTransport, Meet, Refusals, Transport
+from p2pfl.net.limits import Limits
+from p2pfl.net.transport import (
+    IDLE_BYTES,
+    UNSENT_BYTES,
+    ConnectionStage,
+    GoneError,
+    Line,
+    MakeTransport,
+    Meet,
+    Refusals,
+    Tap,
+    Transport,
+)
 
 TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 FRAME_BYTES = 16

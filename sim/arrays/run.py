@@ -28,8 +28,7 @@ from p2pfl.reporting.figures import ClosingPoint, contraction_between, predicted
 from p2pfl.reporting.measures import Point, measures_in, spread
 from p2pfl.reporting.report import Contraction, NodeReport, Report
 from p2pfl.reporting.status import MeanAndMax, rounds_beyond
-from p2pfl.wire import to_header
-from p2pfl.wire.frame import PREFIX_BYTES
+from p2pfl.wire import PREFIX_BYTES, to_header
 from sim.arrays.clock import NEVER, Clock, Course
 from sim.arrays.in_step import InStep, by_rule_of
 from sim.arrays.setting import Setting, is_directed, memory_of, refuse_far, setting_of

@@ -23,8 +23,22 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding, Initiator, Responder, Session, SessionKeys, opening_tag
 from p2pfl.errors import PeerFault
 from p2pfl.reporting.vitals import read as read_vitals
-from p2pfl.wire import KINDS, Offer, PartHeld, Receipt, SessionMessage, Side, Unknown, from_header
-from p2pfl.wire.frame import PREFIX_BYTES, Assembler, decode, decode_prefix, encode, split
+from p2pfl.wire import (
+    KINDS,
+    PREFIX_BYTES,
+    Assembler,
+    Offer,
+    PartHeld,
+    Receipt,
+    SessionMessage,
+    Side,
+    Unknown,
+    decode,
+    decode_prefix,
+    encode,
+    from_header,
+    split,
+)
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from message_kit import ASIDE, BODIES, FRAMES, SAMPLES, damaged, outcome

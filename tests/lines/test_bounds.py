@@ -30,7 +30,7 @@ from p2pfl.features.bounds.traffic import (
     closed_until,
     next_month,
 )
-from p2pfl.net.limits import SendingRate
+from p2pfl.net.outbox import SendingRate
 from p2pfl.net.transport import Counters
 from p2pfl.node.status import Feed
 
@@ -244,7 +244,7 @@ def test_a_pause_over_a_change_of_summer_time_is_told_in_real_seconds(tmp_path, 
 
 
 async def test_sessions_share_the_rate_and_live_on_while_they_wait(federation, monkeypatch):
-    monkeypatch.setattr("p2pfl.net.limits.BYTES_PER_KBIT", 50_000.0)
+    monkeypatch.setattr("p2pfl.net.outbox.BYTES_PER_KBIT", 50_000.0)
     body = os.urandom(300_000)
     async with federation.node(1) as b, federation.node(2) as c:
         dial = {1: b.address(), 2: c.address()}

@@ -27,8 +27,7 @@ from p2pfl.features.relay.tickets import make_token
 from p2pfl.net.acceptor import ConnectionGate, MeteredTls
 from p2pfl.net.address import Address, free_ports, parse_address
 from p2pfl.net.dial_paths import DialError, OwnCertificate, UnreachedError, of_tls
-from p2pfl.net.limits import IDLE_BYTES
-from p2pfl.net.transport import ConnectionStage
+from p2pfl.net.transport import IDLE_BYTES, ConnectionStage
 from p2pfl.net.websocket import WebSocketTransport, dial_url, open_browserless
 
 pytestmark = pytest.mark.usefixtures("trusted")

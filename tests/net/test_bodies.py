@@ -25,8 +25,7 @@ from p2pfl.net.outbox import (
     ReceiptClock,
 )
 from p2pfl.net.transport import GoneError
-from p2pfl.wire import PartHeld, PartialBody, Receipt
-from p2pfl.wire.frame import LEAST_CHUNK_BYTES, Assembler, split
+from p2pfl.wire import LEAST_CHUNK_BYTES, Assembler, PartHeld, PartialBody, Receipt, split
 
 SEAL_BYTES = 17
 HELLO = Hello(

@@ -15,10 +15,9 @@ from msgspec import structs
 from p2pfl.core.messages import Busy, Ready, Request, Resync
 from p2pfl.errors import PeerFault, UserError
 from p2pfl.net import link as link_module
-from p2pfl.net.limits import IDLE_BYTES
 from p2pfl.net.link import BATCH_CHUNKS, Inbox, PeerLink
-from p2pfl.net.transport import GoneError
-from p2pfl.wire.frame import OtherVersionError, split
+from p2pfl.net.transport import IDLE_BYTES, GoneError
+from p2pfl.wire import OtherVersionError, split
 
 
 def request_of(body: bytes) -> Request:

@@ -15,8 +15,7 @@ from p2pfl.net.address import parse_address
 from p2pfl.net.greeting import BOOT_BYTES, Notice, Word
 from p2pfl.net.link import INLINE_BYTES, MALFORMED
 from p2pfl.net.session_table import Admission, decide, expire
-from p2pfl.wire import Offer
-from p2pfl.wire.frame import split
+from p2pfl.wire import Offer, split
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from memory_kit import MemoryNetwork

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address, parse_address
 from p2pfl.net.greeting import LAYOUT, Notice, Word, unpack_notice
-from p2pfl.net.limits import ByteBudget, Limits, MessagePace
+from p2pfl.net.limits import Limits
+from p2pfl.net.link import ByteBudget, MessagePace
 from p2pfl.net.links import Backoff
 
 

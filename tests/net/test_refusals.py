@@ -19,7 +19,7 @@ from p2pfl.errors import PeerFault
 from p2pfl.net.address import PATH
 from p2pfl.net.greeting import BOOT_BYTES, Notice, Word
 from p2pfl.net.link import LOUD_FAULTS, MALFORMED
-from p2pfl.wire.frame import split
+from p2pfl.wire import split
 
 UPGRADE = (
     b"GET /p2pfl HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

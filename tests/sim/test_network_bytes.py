@@ -34,7 +34,7 @@ from p2pfl.net.limits import Limits
 from p2pfl.net.links import Links, Membership, Watcher
 from p2pfl.net.session_table import Callbacks
 from p2pfl.node import assembly
-from p2pfl.wire.frame import Assembler, split
+from p2pfl.wire import Assembler, split
 from sim.kernel import MESSAGE_CODES, Kernel
 from sim.network import BINDING_SECTIONS, Framing, Network, lay, sealed_bytes
 from sim.worlds.model import LinkSpec

@@ -33,7 +33,7 @@ def record(commit: str) -> dict[str, object]:
         Session,
     )
     from p2pfl.net.greeting import Notice, Word  # noqa: PLC0415
-    from p2pfl.wire.frame import encode  # noqa: PLC0415
+    from p2pfl.wire import encode  # noqa: PLC0415
 
     frames = [(message, b"".join(encode(message))) for message, *_ in GOLDEN]
     sides = [(channel, message, channel.pack(message).body) for channel, message, *_ in ASIDE]

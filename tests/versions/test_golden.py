@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from nacl.public import PrivateKey
 
+from p2pfl import wire
 from p2pfl.core.messages import LEAST_VERSION, PROTOCOL_VERSION, Ready
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding, Initiator, Responder, Session
@@ -26,8 +27,7 @@ from p2pfl.net.address import Address
 from p2pfl.net.greeting import Notice, Word, unpack_notice
 from p2pfl.net.limits import Limits
 from p2pfl.net.link import MALFORMED
-from p2pfl.wire import Offer, Side, Unknown, frame
-from p2pfl.wire.frame import PREFIX_BYTES, decode, decode_prefix, encode
+from p2pfl.wire import LAYOUT, PREFIX_BYTES, Offer, Side, Unknown, decode, decode_prefix, encode
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from memory_kit import MemoryNetwork, MemoryTransport
@@ -197,7 +197,7 @@ async def test_a_session_with_an_earlier_version_begins_and_goes_on_in_its_versi
 async def test_of_a_neighbor_of_tomorrow_what_is_not_known_is_dropped(meet):
     """It speaks one version more, has channels that nobody here has, and a type of message as well."""
     tomorrow = Offer(least=LEAST_VERSION, most=PROTOCOL_VERSION + 1, channels=("quantum/1", "vitals/7"))
-    unknown = frame.LAYOUT.pack(b"p2", PROTOCOL_VERSION, 77, 0, 3, 0) + b"\x92\x01\x02"
+    unknown = LAYOUT.pack(b"p2", PROTOCOL_VERSION, 77, 0, 3, 0) + b"\x92\x01\x02"
     side = b"".join(encode(Side(channel="quantum/1", body=b"\x91\x01")))
     await meet.old.say(b"".join(encode(tomorrow, LEAST_VERSION)), unknown, side)
     await meet.old.say(b"".join(encode(Ready(version=3))))
@@ -210,14 +210,14 @@ async def test_of_a_neighbor_of_tomorrow_what_is_not_known_is_dropped(meet):
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
-        (frame.LAYOUT.pack(b"p2", LEAST_VERSION - 1, 4, 0, 0, 0), "the peer speaks protocol version 8"),
-        (frame.LAYOUT.pack(b"p2", PROTOCOL_VERSION + 1, 4, 0, 0, 0), f"protocol version {PROTOCOL_VERSION + 1}"),
+        (LAYOUT.pack(b"p2", LEAST_VERSION - 1, 4, 0, 0, 0), "the peer speaks protocol version 8"),
+        (LAYOUT.pack(b"p2", PROTOCOL_VERSION + 1, 4, 0, 0, 0), f"protocol version {PROTOCOL_VERSION + 1}"),
         (
-            frame.LAYOUT.pack(b"p2", PROTOCOL_VERSION, 77, 0, 0, 3) + bytes(3),
+            LAYOUT.pack(b"p2", PROTOCOL_VERSION, 77, 0, 0, 3) + bytes(3),
             "unknown type 77 with 0 bytes of header and 3 of body",
         ),
-        (frame.LAYOUT.pack(b"p2", PROTOCOL_VERSION, 4, 1, 0, 0), "unknown flags"),
-        (frame.LAYOUT.pack(b"p2", PROTOCOL_VERSION, 8, 0, 3, 0) + b"\x92\x09\x01", "malformed header"),
+        (LAYOUT.pack(b"p2", PROTOCOL_VERSION, 4, 1, 0, 0), "unknown flags"),
+        (LAYOUT.pack(b"p2", PROTOCOL_VERSION, 8, 0, 3, 0) + b"\x92\x09\x01", "malformed header"),
     ],
     ids=["the version before the oldest", "a version not agreed on", "unknown with a body", "flags", "one field more"],
 )
@@ -231,7 +231,7 @@ async def test_what_is_refused_of_other_versions_ends_the_session_with_a_reason(
 
 async def test_a_node_of_the_next_version_begins_in_this_one_and_stays_in_it(federation, binding_of_tests, monkeypatch):
     """As `PROTOCOL_VERSION` will be raised: this version is then the one before, and its nodes are met in it."""
-    for module in (link, frame):
+    for module in (link, wire):
         monkeypatch.setattr(module, "PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
         monkeypatch.setattr(module, "LEAST_VERSION", PROTOCOL_VERSION)
     network = MemoryNetwork()

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from p2pfl.core.messages import CHUNK_BYTES, Ready, Reply, Request, request_digest
 from p2pfl.errors import PeerFault
-from p2pfl.wire.frame import (
+from p2pfl.wire import (
     LEAST_CHUNK_BYTES,
     PREFIX_BYTES,
     Assembler,

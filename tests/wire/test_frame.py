@@ -33,15 +33,20 @@ from p2pfl.wire import (
     BY_MESSAGE,
     KINDS,
     MAX_HEADER_BYTES,
+    PREFIX_BYTES,
     Offer,
     PartHeld,
+    Prefix,
     Receipt,
     Side,
     Unknown,
+    decode,
+    decode_prefix,
+    encode,
+    encode_known,
     from_header,
     to_header,
 )
-from p2pfl.wire.frame import PREFIX_BYTES, Prefix, decode, decode_prefix, encode, encode_known
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from message_kit import D1, D3, GOLDEN, HELLO, REPLY, REQUEST

@@ -138,7 +138,7 @@ def print_brief(report: Mapping[str, Any], federation: FederationConfig, inspect
     """Print size, rows, costs, duration and promises, then each warning once."""
     facts = {
         "federation": f"{federation.name}: {_count(len(federation.present), 'node')}, {federation.topology}, "
-        f"{_count(report['graph']['edges'], 'edge')}, {_sessions(report['graph'])}"
+        f"{_count(report['graph']['edges'], 'edge')}, "
         f"{'in step, by secure sums' if federation.in_step_by else f'rule {federation.gossip.rule}'}",
         "rows": _rows(report["members"]),
         "a round": _round(report, federation, inspected),
@@ -224,11 +224,6 @@ def _privacy(facts: Mapping[str, Any] | None) -> str | None:
 
 def _count(number: int, word: str) -> str:
     return f"{number or 'no'} {word}{'s' * (number != 1)}"
-
-
-def _sessions(graph: Mapping[str, Any]) -> str:
-    """Say how many sessions a node keeps for all rounds of a schedule."""
-    return f"up to {graph['degree']['max']} sessions a node, " if "period" in graph and "degree" in graph else ""
 
 
 def _sizes(bounds: Sequence[float]) -> str:

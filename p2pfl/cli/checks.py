@@ -25,10 +25,7 @@ from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.features import import_declared
 from p2pfl.learn.figures import about_lone_classes, own_classes, unscaled
-from p2pfl.learn.interface import Learner
-from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods import method_of
-from p2pfl.learn.privacy.plan import protection_of
 from p2pfl.learn.table.rows import mistakes_of
 from p2pfl.learn.task import leaves_few_classes
 from p2pfl.net.address import is_hidden, misses, parse_address
@@ -154,45 +151,19 @@ def _look_at_key(inspected: Inspected, member: Member, node: NodeConfig) -> None
 
 
 def _load_learners(inspected: Inspected) -> None:
-    """Load the learners. If no node's folder is here, load the first node's learner without data, for the model's
-    size.
-    """
-    federation = inspected.federation
-    alone = [0] if inspected.has_model else []
-    indices = [index for index in sorted(inspected.here) or alone if index not in inspected.unusable]
-    for index in indices:
+    """Load the learners of the nodes whose folders are here."""
+    for index in sorted(inspected.here.keys() - inspected.unusable):
         try:
-            inspected.learners[index] = _learner(federation, federation.members[index], inspected.here.get(index))
+            inspected.learners[index] = load_learner(inspected.federation, inspected.here[index])
         except UserError as error:
-            about_data = (error.key or "").startswith("data")
-            if inspected.here or not about_data:
-                inspected.mistakes.extend(mistakes_of(error))
-            if not about_data:
+            inspected.mistakes.extend(mistakes_of(error))
+            if not (error.key or "").startswith("data"):
                 return  # the mistake is the same for every node
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
             inspected.warnings.append("torch is not installed: the task was not checked")
             return
-
-
-def _learner(federation: FederationConfig, member: Member, node: NodeConfig | None) -> Learner:
-    if node is not None:
-        return load_learner(federation, node)
-    return make_learner(
-        federation.task,
-        federation.training,
-        seed=federation.seed,
-        node_index=member.index,
-        node_count=len(federation.members),
-        node_name=member.name,
-        base_dir=federation.path.parent,
-        local={},
-        local_dir=federation.path.parent,
-        share=federation.gossip.patterns,
-        file=federation.path,
-        protection=protection_of(federation),
-    )
 
 
 def _warn_of_addresses(inspected: Inspected) -> None:

@@ -53,8 +53,6 @@ class Inspected:
     learners: dict[int, Learner] = field(default_factory=dict)
     here: dict[int, NodeConfig] = field(default_factory=dict)
     unusable: set[int] = field(default_factory=set)
-    has_model: bool = True
-    """True if it is known which model the nodes will have."""
     memory: dict[int, dict[str, int]] = field(default_factory=dict)
     """How many bytes each node will take whose folder is on this machine, by what they are for."""
     brief: dict[str, str] = field(default_factory=dict)

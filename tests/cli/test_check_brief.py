@@ -44,14 +44,6 @@ def test_ten_lines_say_mistakes_warnings_rows_and_costs(p2pfl, ward):
     assert lines[-1] == "more: p2pfl check --all, or --format json"
 
 
-def test_the_sessions_that_a_schedule_needs_are_in_the_first_line(p2pfl):
-    p2pfl("new", "moving", "--nodes", "12", "--topology", "random-regular-each-round:degree=3,rounds=2")
-    report = json.loads(p2pfl("check", "moving", "--format", "json").out)
-    most = report["graph"]["degree"]["max"]
-    assert 3 < most <= 6
-    assert f" edges, up to {most} sessions a node, rule mean" in facts(p2pfl("check", "moving"))["federation"]
-
-
 def test_the_estimate_of_bytes_covers_headers_and_closing_rounds(p2pfl, ward):
     """A run of three nodes with 40 rounds of this model sent 814 kB; payloads of 40 rounds alone are at most 598 kB."""
     change(ward / "federation.toml", 'topology = "ring"', 'topology = "path"')

@@ -58,7 +58,6 @@ class TableCheck(Check):
             inspected.mistakes.extend(self.tables.mistakes)
             inspected.warnings.extend(self.tables.warnings)
             inspected.unusable |= self.tables.wrong
-            inspected.has_model = self.tables.has_schema
             logging.getLogger("p2pfl").addHandler(logging.NullHandler())  # the learners would report the same again
 
     def before_launch(self, inspected: Inspected) -> None:
@@ -95,8 +94,6 @@ class TablesFound:
     mistakes: list[UserError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     wrong: set[int] = field(default_factory=set)
-    has_schema: bool = True
-    """True if there is a schema; without one there is no model yet."""
     task: TableTask | None = None
 
 
@@ -143,7 +140,7 @@ def _before_agreement(federation: FederationConfig, here: Mapping[int, NodeConfi
     """Check the proposals of the nodes on this machine, and the schema that they would agree on without others."""
     from p2pfl.features.tables.agreeing import preview, refuse_to_agree  # noqa: PLC0415 - as above
 
-    found, proposals = TablesFound(wrong=set(here), has_schema=False), []
+    found, proposals = TablesFound(wrong=set(here)), []
     try:
         refuse_to_agree(federation)
     except UserError as error:

@@ -44,9 +44,7 @@ WHOLE_ORDERS: Orders = (*range(2, 32), 48, 64, 128, 256, 512, 1024)
 MOST_BY_PRV = 50.0
 """Above this epsilon, which protects nothing, only RDP is used, because PRV's arrays grow with epsilon."""
 MOST_KINDS = 8
-"""The most kinds of steps that are counted separately, because PRV is slow for each. Further ones count as a kind that
-reveals more.
-"""
+"""The most kinds of steps for which PRV is computed, because it is slow for each."""
 ROUNDING = 1e-13
 """The smallest delta per step at which PRV is computed. PRV composes by Fourier transforms of doubles, whose rounding
 errors grow with the number of steps: below 1e-15 per step, errors above PRV_ERROR were observed.
@@ -83,7 +81,6 @@ def require_opacus(file: object = None) -> None:
 def epsilon_of(spent: Sequence[Spend], delta: float, accountant: str = PRV) -> float:
     """Return an upper bound on the epsilon of all steps together at this delta; infinite if there is none.
 
-    Beyond MOST_KINDS, further kinds of steps count as kinds that reveal more, so that the result remains a bound.
     Raises UserError: Opacus is not installed.
     """
     kinds = merged(spent)
@@ -141,30 +138,20 @@ def _part(high: float, low: float, target: float) -> float:
 
 
 def merged(spent: Sequence[Spend]) -> tuple[Spend, ...]:
-    """Add up steps of the same kind and return at most MOST_KINDS kinds, in a fixed order, on which composition does
-    not depend.
-    """
+    """Add up steps of the same kind; return the kinds in a fixed order, on which composition does not depend."""
     steps: dict[tuple[float, float], int] = {}
     for noise, rate, count in spent:
         if count:
             steps[noise, rate] = steps.get((noise, rate), 0) + count
-    kinds = [Spend(*kind, count) for kind, count in sorted(steps.items())]
-    while len(kinds) > MOST_KINDS:
-        place = min(range(len(kinds) - 1), key=lambda at: _distance(kinds[at], kinds[at + 1]))
-        first, second = kinds[place : place + 2]
-        noise, rate = min(first.noise, second.noise), max(first.rate, second.rate)
-        kinds[place : place + 2] = [Spend(noise, rate, first.steps + second.steps)]
-    return tuple(kinds)
-
-
-def _distance(spend: Spend, other: Spend) -> float:
-    return abs(math.log(spend.noise / other.noise)) + abs(math.log(spend.rate / other.rate))
+    return tuple(Spend(*kind, count) for kind, count in sorted(steps.items()))
 
 
 @lru_cache(maxsize=1024)
 def _epsilon(kinds: tuple[Spend, ...], delta: float, accountant: str) -> float:
     by_rdp = _by_rdp(kinds, delta)
-    if accountant != PRV or not by_rdp <= MOST_BY_PRV or delta < ROUNDING * sum(one.steps for one in kinds):
+    steps = sum(one.steps for one in kinds)
+    is_for_prv = len(kinds) <= MOST_KINDS and by_rdp <= MOST_BY_PRV and delta >= ROUNDING * steps
+    if accountant != PRV or not is_for_prv:
         return by_rdp
     try:
         by_prv = _by_prv(kinds, delta)

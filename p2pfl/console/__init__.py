@@ -42,6 +42,12 @@ GONE: Mapping[str, str] = {
     "member ticket": "p2pfl member hand writes and sends new tickets, too",
     "invite --days": "an invite is valid for three days; invite again",
     "invite --no-qr": "there is no QR code any more",
+    "predict --keep": "rows are in the order of TABLE: put its columns beside them",
+    **{
+        f"{name} --{option}": "name the node's folder"
+        for name in ("predict", "score")
+        for option in ("node", "federation")
+    },
     "privacy begin --raise": "use --again with an epsilon for what is to come: it adds to what was spent",
     "sim attacks": "use p2pfl list attacks",
     **dict.fromkeys(("score --plot", "stats --plot"), "draw a picture from what --format json prints"),

@@ -63,18 +63,12 @@ WIDE = np.random.default_rng(2).choice(10**6, 60, replace=False).tolist()
         ("x", lambda n: f"AB-{WIDE[n]}"),
     ],
 )
-def test_a_column_that_names_rows_is_no_input_and_is_offered_as_id(p2pfl, write, tmp_path, name, ids):
+def test_a_column_that_names_rows_is_no_input(p2pfl, write, tmp_path, name, ids):
     outcome = p2pfl(*write(name=name, ids=ids))
     assert outcome.code == 0, outcome.err
     assert f"{name}: left out: names the rows" in outcome.err
-    assert f'id = "{name}"' in outcome.err
     schema = tomllib.loads((tmp_path / "h/schema.toml").read_text(encoding="utf-8"))
     assert schema["numeric"] == ["age", "chol"]
-    file = tmp_path / "h/federation.toml"
-    text = file.read_text(encoding="utf-8")
-    assert f'\n# id = "{name}"' in text
-    file.write_text(text.replace("# id =", "id ="), encoding="utf-8")
-    assert p2pfl("check", "h").code == 0
 
 
 @pytest.mark.parametrize(
@@ -93,7 +87,6 @@ def test_a_measurement_stays_although_all_its_values_differ(p2pfl, write, tmp_pa
     assert outcome.code == 0, outcome.err
     schema = tomllib.loads((tmp_path / "h/schema.toml").read_text(encoding="utf-8"))
     assert schema["numeric"] == [name, "age", "chol"]
-    assert "# id =" not in (tmp_path / "h/federation.toml").read_text(encoding="utf-8")
 
 
 def test_columns_taken_out_of_numeric_by_hand_are_told_at_once_with_the_lines_to_delete(p2pfl, write, tmp_path):

@@ -73,10 +73,9 @@ def trained(folder, site):
 def test_new_writes_what_it_guessed_and_says_what_is_odd(p2pfl, sites, tmp_path):
     outcome = p2pfl("new", "h", "--task", "csv", *sites, "--target", "num", "--positive", "1,2,3,4")
     for said in (
-        "category cp: 1, 2, 3",
-        "numbers: age, dose",
+        "cp: 3 values in 120 cells",
+        "age: 114 numbers, 6 missing; -9 taken as missing",
         "patient: left out",
-        "-9",
         "no column 'dose'",
         "guesses",
     ):
@@ -163,10 +162,10 @@ def test_check_lists_the_mistakes_of_all_tables_at_once(p2pfl, hospitals, tmp_pa
 
 def test_an_exported_model_scores_raw_rows_without_the_federation(p2pfl, hospitals, tmp_path):
     model, learner, vector = trained(hospitals, "north")
-    outcome = p2pfl("predict", model, "west.csv", "--keep", "patient")
+    outcome = p2pfl("predict", model, "west.csv")
     found = list(csv.DictReader(io.StringIO(outcome.out)))
     assert outcome.code == 0
-    assert [row["patient"] for row in found] == [f"west{n}" for n in range(40)]
+    assert len(found) == 40
     assert all(float(row["p(negative)"]) + float(row["p(positive)"]) == pytest.approx(1) for row in found)
     assert "no column 'dose'" in outcome.err
     scores = json.loads(p2pfl("predict", model, "north.csv", "--format", "json").out)
@@ -263,15 +262,6 @@ def test_check_shows_what_nodes_would_give_to_agree_on_a_schema(p2pfl, hospitals
     assert {"kind", "count", "missing", "sum", "sum of squares", "values", "rare"} <= rows[0].keys()
     assert not any(f"{site}3" in outcome.out for site in SITES)
     assert "nothing is used but this" in p2pfl("check", "h", "--all").out
-
-
-def test_a_file_with_what_a_node_would_give_is_refused_for_it_may_leave_out_what_the_table_has(p2pfl, hospitals):
-    agreeing(hospitals, "positive = [1, 2, 3, 4]")
-    (hospitals / "north" / "proposal.json").write_text("{}")
-    outcome = p2pfl("check", "h")
-    assert outcome.code == 2
-    assert "north/proposal.json: a proposal is no longer read from a file" in outcome.err
-    assert "allowed: leave_out in [data]" in outcome.err
 
 
 def test_an_onnx_file_is_for_others(p2pfl, sites, tmp_path):

@@ -120,7 +120,7 @@ def federated(place: Path, test: Path) -> dict[str, float]:
     """Compute the AUC of each node's model, by `p2pfl predict`."""
     found = {}
     for site in SITES:
-        rows = json.loads(p2pfl("predict", place / site, test, "--format", "json", "--keep", "patient"))
+        rows = json.loads(p2pfl("predict", place / site, test, "--format", "json"))
         found[site] = _auc(test, [row["p(1)"] for row in rows])
     return found
 

@@ -16,7 +16,6 @@ from p2pfl.features.tables.agreeing import (
     LEARNING,
     Agreement,
     ProposalPart,
-    ProposalsHeld,
     SchemaTalk,
     SignedStatement,
     sign_proposal,
@@ -176,16 +175,6 @@ def test_who_sends_what_no_honest_node_sends_is_hung_up_on(federation, wrong):
     network.connect(0, 1)
     with pytest.raises(PeerFault):
         network.talks[0].hear(1, wrong)
-
-
-def test_another_schema_at_a_neighbor_is_named_and_stops_nobody(federation, caplog):
-    network = Network(federation)
-    for a, b in federation.edges:
-        network.connect(a, b)
-    network.run(0)
-    network.talks[0].hear(1, ProposalsHeld(held=b"\x1f", agreed=b"another" + bytes(25)))
-    assert network.talks[0].failure is None
-    assert "n1 has agreed on another schema" in caplog.text
 
 
 def test_who_missed_the_sum_gets_it_from_all_its_neighbors(federation):

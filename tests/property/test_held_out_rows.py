@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.crypto.identity import Identity
-from p2pfl.errors import UserError
 from p2pfl.learn.table.csv_task import csv_table
 from p2pfl.learn.table.reading import held_out
 from p2pfl.learn.task import NodeContext
@@ -25,10 +24,9 @@ tables = st.lists(cells, min_size=1, max_size=12)
 keys = st.binary(min_size=32, max_size=32)
 
 
-def sets_of(rows, key, *, ids=None, **options):
+def sets_of(rows, key, **options):
     """The rows that a node with this key learns from, and those of its test, as multisets."""
-    lines = [",".join(["a", "w", "y", *(["patient"] if ids else [])])]
-    lines += [",".join([*row, *([ids[place]] if ids else [])]) for place, row in enumerate(rows)]
+    lines = ["a,w,y", *map(",".join, rows)]
     with TemporaryDirectory() as folder:
         file = Path(folder) / "mine.csv"
         file.write_text("\n".join(lines) + "\n")
@@ -39,7 +37,7 @@ def sets_of(rows, key, *, ids=None, **options):
             name="n",
             seed=0,
             base_dir=Path(folder),
-            local={"path": file, **({"id": "patient"} if ids else {})},
+            local={"path": file},
             secret=Identity(key).secret_for,
         )
         train, test = task.data(context)
@@ -74,24 +72,6 @@ def read_one(row):
 @given(tables, keys, st.randoms())
 def test_the_order_of_rows_changes_nothing(rows, key, random):
     assert sets_of(random.sample(rows, len(rows)), key) == sets_of(rows, key)
-
-
-@given(tables, keys, st.data())
-def test_with_ids_a_row_keeps_its_side_whatever_stands_in_it(rows, key, data):
-    ids = [f"p{place}" for place in range(len(rows))]
-    changed = data.draw(st.integers(0, len(rows) - 1))
-    others = [*rows[:changed], data.draw(cells), *rows[changed + 1 :]]
-    (train, _), (trained, _) = sets_of(rows, key, ids=ids), sets_of(others, key, ids=ids)
-    assert (train - trained).total() == (trained - train).total() <= 1
-
-
-@pytest.mark.parametrize(
-    ("ids", "said"), [(["p1", "p1"], "two rows have the same id"), (["p1", ""], "the row has no id")]
-)
-def test_ids_that_name_no_row_are_refused(ids, said):
-    with pytest.raises((UserError, ExceptionGroup)) as refused:
-        sets_of([("1", "x", "no"), ("2", "x", "no")], bytes(32), ids=ids)
-    assert said in repr(refused.value)
 
 
 def test_how_many_rows_are_left_to_learn_from_does_not_depend_on_labels():

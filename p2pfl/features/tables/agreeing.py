@@ -316,8 +316,6 @@ class SchemaTalk:
         """Set when all proposals are here."""
         self._is_refused = False
         """True if this node's own part in the sum has failed."""
-        self._unlike: set[int] = set()
-        """The neighbors that were reported for having a different schema."""
         self._send, self._conclude = send, conclude
 
     @property
@@ -394,22 +392,10 @@ class SchemaTalk:
         neighbor.holds = frozenset(member for member in self.agreement.items if bits >> member & 1)
         if message.agreed:
             neighbor.is_through = True
-            self._compare(peer, message.agreed)
         if neighbor.sent in neighbor.holds:
             neighbor.sent = None
         self._send_next(peer, neighbor)
         self.changed.set()
-
-    def _compare(self, peer: int, theirs: bytes) -> None:
-        """Report a neighbor with a different schema. Its sessions will be refused in training, but it does not stop
-        agreement here.
-        """
-        if self.digest and theirs != self.digest and peer not in self._unlike:
-            self._unlike.add(peer)
-            text = (
-                "%s has agreed on another schema: remove state/schema.toml and state/proposal on one of the two nodes"
-            )
-            log.warning(text, self.agreement.federation.members[peer].name)
 
     def _collect(self, neighbor: Neighbor, piece: ProposalPart) -> None:
         """Collect the pieces of proposals, which arrive in order, one proposal after another. Raises PeerFault."""

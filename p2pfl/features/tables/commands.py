@@ -12,10 +12,9 @@ import click
 from p2pfl.console.output import Form, cell, format_option, write_facts, write_json, write_rows
 from p2pfl.errors import UserError
 from p2pfl.learn.load import read_exported
-from p2pfl.learn.table import rows
 from p2pfl.learn.table.csv_task import table_model
 from p2pfl.learn.table.reading import read_table, say_what_is_odd
-from p2pfl.learn.table.rows import KEYS, Layout, TableMistakes, guess_layout, make_layout
+from p2pfl.learn.table.rows import KEYS, Layout, guess_layout, make_layout
 from p2pfl.learn.table.scoring import Figure, ScoresTables, TableOutputs, read_preprocessing, tested
 
 ALLOWED = "a node whose task is csv, or a safetensors file that `p2pfl export` made of one"
@@ -29,19 +28,11 @@ class Read(NamedTuple):
     learned_from: Path | None
 
 
-@click.command(
-    epilog="\b\nExample:\n  p2pfl predict hospitals/site1 new.csv > scores.csv\n"
-    "  p2pfl predict model.safetensors new.csv --keep patient"
-)
+@click.command(epilog="\b\nExample:\n  p2pfl predict hospitals/site1 new.csv > scores.csv")
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
 @click.argument("table", metavar="TABLE", type=click.Path(path_type=Path))
-@click.option("--keep", metavar="COLUMN", multiple=True, help="Repeat this column of TABLE in the result.")
-@click.option("--federation", type=click.Path(path_type=Path), help="Its file; by default looked for above MODEL.")
-@click.option("--node", metavar="NAME", help="The node, if MODEL does not say.")
 @format_option("csv", "json", "table")
-def predict(
-    *, model: Path, table: Path, keep: tuple[str, ...], federation: Path | None, node: str | None, form: Form
-) -> int:
+def predict(*, model: Path, table: Path, form: Form) -> int:
     """Predict the target of each row of TABLE.
 
     MODEL is the folder of a node whose task is csv, its state folder, or a file from `p2pfl export`, which needs
@@ -49,17 +40,16 @@ def predict(
     order, with the prediction and the probability of each class. Columns that TABLE lacks, and values that the model
     does not know, count as missing.
     """
-    found, layout, _ = read_model(model, table, federation, node)
+    found, layout, _ = read_model(model, table)
     rows = read_table(table, found.schema, layout, scoring=True)
     for text in say_what_is_odd(rows, "TABLE"):
         click.echo(f"warning: {text.replace(' of node TABLE', '')}", err=True)
-    columns = _kept(table, layout, keep) | found.scores(rows)
-    write_rows(list(_by_row(columns)), form)
+    write_rows(list(_by_row(found.scores(rows))), form)
     sys.stdout.flush()
     return 0
 
 
-def read_model(path: Path, table: Path, federation: Path | None, node: str | None) -> Read:
+def read_model(path: Path, table: Path) -> Read:
     """Return the model and the table's layout, which is guessed from its content, with the names and codes from the
     node's own table.
     """
@@ -73,7 +63,7 @@ def read_model(path: Path, table: Path, federation: Path | None, node: str | Non
     else:
         from p2pfl.node.outcomes import read_learned  # noqa: PLC0415 - as above, and it imports torch
 
-        learned = read_learned(path, federation=federation, node=node)
+        learned = read_learned(path)
         for warning in learned.warnings:
             click.echo(f"warning: {warning}", err=True)
         preprocessing, state = learned.preprocessing, learned.learner.state_dict(learned.vector)
@@ -96,21 +86,6 @@ def _of_layout(local: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in local.items() if key in KEYS}
 
 
-def _kept(table: Path, layout: Layout, keep: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the columns (n,) that are repeated in the result."""
-    if not keep:
-        return {}
-    header = rows.read_header(table, layout)
-    for column in keep:
-        if column not in header:
-            raise UserError("the table lacks this column", file=table, key="--keep", value=column)
-    found: dict[str, list[Any]] = {column: [] for column in keep}
-    for batch in rows.batches(table, layout, list(found), TableMistakes(table)):
-        for column, texts in batch.columns.items():
-            found[column] += texts
-    return found
-
-
 def _by_row(columns: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
     for values in zip(*columns.values(), strict=True):
         yield dict(zip(columns, values, strict=True))
@@ -122,10 +97,8 @@ OWN = "the node has learned from rows of this very table: it will do worse on ot
 @click.command(epilog="\b\nExample:\n  p2pfl score hospitals/site1 test.csv\n  p2pfl score model.safetensors test.csv")
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
 @click.argument("table", metavar="TABLE", type=click.Path(path_type=Path))
-@click.option("--federation", type=click.Path(path_type=Path), help="Its file; by default looked for above MODEL.")
-@click.option("--node", metavar="NAME", help="The node, if MODEL does not say.")
 @format_option("table", "json", "csv")
-def score(*, model: Path, table: Path, federation: Path | None, node: str | None, form: Form) -> int:
+def score(*, model: Path, table: Path, form: Form) -> int:
     """Measure how good a model is on TABLE.
 
     MODEL is the folder of a node whose task is csv, its state folder, or a file from `p2pfl export`. TABLE has the
@@ -133,7 +106,7 @@ def score(*, model: Path, table: Path, federation: Path | None, node: str | None
     which covers the chance in the choice of rows. Nothing is sent to anybody, so this also works for a federation with
     [privacy], whose nodes report no scores; but the figures reveal something about TABLE's rows.
     """
-    found, layout, learned_from = read_model(model, table, federation, node)
+    found, layout, learned_from = read_model(model, table)
     rows = read_table(table, found.schema, layout, testing=True)
     for text in say_what_is_odd(rows, "TABLE"):
         click.echo(f"warning: {text.replace(' of node TABLE', '')}", err=True)

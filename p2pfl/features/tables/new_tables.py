@@ -14,7 +14,6 @@ from typing import Any
 import click
 
 from p2pfl.config.tables import NAME
-from p2pfl.config.writing import toml_value
 from p2pfl.console import NewOptions, NewPlan
 from p2pfl.errors import UserError
 from p2pfl.learn.table.column import TableProfile, look_at
@@ -47,27 +46,11 @@ class LookedAt:
     schema_text: str
     task_keys: str
     warnings: list[str]
-    id: str | None
-    """A column that could serve as the layout's `id`."""
 
     def show(self, directory: Path) -> None:
         """Print to stderr what was guessed, and what is unusual."""
-        contents, notes = self.merged.contents, self.merged.notes
-        target = contents["target"]
-        kind = "regression" if self.merged.schema.classes is None else "classes"
-        click.echo(f"target {target}: {kind}: {notes.get(target, '')}", err=True)
-        click.echo(f"numbers: {_list_text(contents.get('numeric', ()))}", err=True)
-        for name, values in contents.get("categories", {}).items():
-            click.echo(f"category {name}: {_list_text(values)}", err=True)
-        for name, codes in contents.get("missing", {}).items():
-            click.echo(f"taken as missing in {name}: {_list_text(codes)}", err=True)
-        used = {target, *contents.get("numeric", ()), *contents.get("categories", ())}
-        for name, note in notes.items():
-            if name not in used:
-                click.echo(f"{name}: {note}", err=True)
-        if self.id:
-            text = f"{self.id} differs in every row: id = {toml_value(self.id)} in [task] holds rows out by it"
-            click.echo(f"{text}, and corrections do not change which ones", err=True)
+        for name, note in self.merged.notes.items():
+            click.echo(f"{name}: {note}", err=True)
         for warning in (*self.merged.warnings, *self.warnings):
             click.echo(f"odd: {warning}", err=True)
         click.echo(self._figures_told(), err=True)
@@ -110,15 +93,13 @@ def look_at_tables(
         seen = sorted({value for proposal in proposals for value in proposal.columns[target].values})
         allowed = _list_text(seen) if seen else "values of the target"
         raise UserError("no row of any table has that value", key="--positive", value=positive, allowed=allowed)
-    named = _identifier_column(profiles)
     _, odd = survey(looked.tables, merged.schema)
     return LookedAt(
         names=names,
         data={name: {"path": str(path)} | _layout_keys(layouts[name]) for name, path in paths.items()},
         merged=merged,
         schema_text=schema_text(merged, origin="Guessed by `p2pfl new` from the tables of all nodes."),
-        task_keys=_task_keys(merged, named),
-        id=named,
+        task_keys=_task_keys(merged),
         warnings=[*looked.warnings, *map(str, looked.mistakes), *odd],
     )
 
@@ -176,22 +157,10 @@ def _names(tables: tuple[Path, ...], nodes: tuple[str, ...] | None) -> tuple[str
     return names
 
 
-def _identifier_column(profiles: Mapping[str, TableProfile]) -> str | None:
-    """Return the first column that identifies each row in every table."""
-    for name in next(iter(profiles.values())).columns:
-        found = [(profile, profile.columns.get(name)) for profile in profiles.values()]
-        if all(one and one.kind == "identifier" and one.known == profile.rows for profile, one in found):
-            return name
-    return None
-
-
-def _task_keys(merged: Merged, named: str | None) -> str:
+def _task_keys(merged: Merged) -> str:
     metrics = usual_metrics(merged.schema)
     listed = ", ".join(f'"{name}"' for name in metrics)
-    keys = TASK_KEYS.format(metrics=f"[{listed}]", metric=f'"{metrics[0]}"')
-    if named is None or "#" in named:
-        return keys
-    return f"{keys}# id = {toml_value(named)}  # the column that names each row: rows are held out by it alone\n"
+    return TASK_KEYS.format(metrics=f"[{listed}]", metric=f'"{metrics[0]}"')
 
 
 MOST_LISTED = 12

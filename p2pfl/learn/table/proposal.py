@@ -130,14 +130,8 @@ def rows_of(proposal: Proposal) -> list[dict[str, Any]]:
     ]
 
 
-OF_THE_VERSION_BEFORE = "proposal.json"
-
-
 def own_proposal(federation: FederationConfig, node: NodeConfig) -> Proposal:
     """Make the proposal for a node's table. Raises UserError: it cannot be read, or `[task]` is wrong."""
-    if (file := node.path.parent / OF_THE_VERSION_BEFORE).exists():
-        text = "a proposal is no longer read from a file, and this one may leave out what its table has"
-        raise UserError(text, file=file, allowed="leave_out in [data], with the columns to leave out, and no such file")
     options = federation.task.options
     declared = declared_by(federation.task)
     target = declared.get("target")

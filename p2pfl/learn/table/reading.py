@@ -63,16 +63,15 @@ def encode_targets(columns: Columns, schema: Schema) -> NDArray[np.float32] | ND
     return ((values - mean) / std).astype(np.float32).reshape(-1, 1)
 
 
-def held_out(columns: Columns, share: float, *, key: bytes, ids: Sequence[str] | None = None) -> NDArray[np.bool_]:
+def held_out(columns: Columns, share: float, *, key: bytes) -> NDArray[np.bool_]:
     """Return the mask (n,) of rows held out for testing, each with probability `share`, by a hash keyed with the
     32-byte `key`.
 
-    Which side a row is on depends on the row alone: on its id if `ids` (n,) are given, else on all its values and on
-    the number of equal rows before it. So adding or removing a row moves no other row, except among equal rows, which
-    are indistinguishable.
+    Which side a row is on depends on the row alone: on all its values and on the number of equal rows before it. So
+    adding or removing a row moves no other row, except among equal rows, which are indistinguishable.
     """
     limit = math.ceil(share * (1 << 64))
-    return np.fromiter((_draw(key, name) < limit for name in _names(columns, ids)), np.bool_)
+    return np.fromiter((_draw(key, name) < limit for name in _names(columns)), np.bool_)
 
 
 def _draw(key: bytes, name: bytes) -> int:
@@ -80,11 +79,8 @@ def _draw(key: bytes, name: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(name, key=key, digest_size=8, person=b"p2pfl-holdout").digest(), "little")
 
 
-def _names(columns: Columns, ids: Sequence[str] | None) -> Iterator[bytes]:
+def _names(columns: Columns) -> Iterator[bytes]:
     """Yield a distinct name for each row."""
-    if ids is not None:
-        yield from (text.encode() for text in ids)
-        return
     table = np.column_stack([columns[name] for name in sorted(columns)]) + 0.0  # turns -0.0 into 0.0
     table[np.isnan(table)] = np.nan
     seen = Counter[bytes]()
@@ -119,8 +115,6 @@ class Table:
 
     path: Path
     columns: dict[str, NDArray[np.float64]]
-    ids: tuple[str, ...] | None
-    """The unique ids of the rows (n,), if the layout names an id column."""
     absent: tuple[str, ...]
     without_target: int
     """The rows that were left out because their target is missing."""
@@ -144,12 +138,8 @@ def read_table(path: Path, schema: Schema, layout: Layout, *, scoring: bool = Fa
     present = _present(path, header, schema, layout, scoring=scoring)
     scoring = scoring or testing
     parsers = {name: _parser(column, name, schema, layout, scoring=scoring) for column, name in present.items()}
-    names = None if scoring or not layout.id else _RowNames(path, layout.id, header, present)
-    if names is not None:
-        parsers[layout.id] = names.parse
     mistakes = TableMistakes(path, drops=layout.on_bad_row == "drop" and not scoring)
     by_name = _read_plainly(path, layout, parsers, mistakes)
-    ids = None if names is None else names.of(by_name.pop(layout.id))
     columns, unseen = {column: by_name[name] for column, name in present.items()}, 0
     for values in columns.values():
         is_unseen = np.isposinf(values)
@@ -165,52 +155,16 @@ def read_table(path: Path, schema: Schema, layout: Layout, *, scoring: bool = Fa
         known = ~np.isnan(columns[schema.target])
         dropped = int(count - known.sum())
         columns = {column: values[known] for column, values in columns.items()}
-        ids = None if ids is None else [ids[row] for row in np.flatnonzero(known)]
     if count == dropped:
         raise UserError("no row of the table has a target" if count else "the table has no rows", file=path)
-    named = None if ids is None else tuple(ids)
     return Table(
         path=path,
         columns=columns,
-        ids=named,
         absent=absent,
         without_target=dropped,
         unseen=unseen,
         dropped=left_out,
     )
-
-
-class _RowNames:
-    """The strings in the id column, each of which must be unique.
-
-    Raises UserError: the file has no such column, or the id column is also a column of the schema.
-    """
-
-    def __init__(self, path: Path, column: str, header: Sequence[str], present: Mapping[str, str]) -> None:
-        self.path, self.column = path, column
-        self.places: dict[str, int] = {}
-        if header.count(column) != 1:
-            raise UserError(
-                "the table has no such column", file=path, key="data.id", value=column, allowed=_listed(header)
-            )
-        if column in present.values():
-            text = "the column that names rows is also an input or the target, so a model would learn rows by name"
-            raise UserError(text, file=path, key="data.id", value=column, allowed="a column that the schema leaves out")
-
-    def parse(self, text: str) -> float | Cell:
-        if not text:
-            return Cell(self.column, "the row has no id", text, f"a different text in each row; or {LEAVE_OUT}")
-        return float(self.places.setdefault(text, len(self.places)))
-
-    def of(self, places: NDArray[np.float64]) -> list[str]:
-        """Return the ids (n,) of the rows at these positions. Raises UserError: two are equal."""
-        texts, found = list(self.places), places.astype(np.int64)
-        counts = np.bincount(found, minlength=1)
-        if counts.max() > 1:
-            twice = texts[int(counts.argmax())]
-            allowed = "a different text in each row; or no id: then all cells of a row decide"
-            raise UserError("two rows have the same id", file=self.path, key=self.column, value=twice, allowed=allowed)
-        return [texts[place] for place in found]
 
 
 def _present(path: Path, header: list[str], schema: Schema, layout: Layout, *, scoring: bool) -> dict[str, str]:
@@ -427,8 +381,6 @@ OTHER_UNIT = 5.0
 """A column may be in a different unit if its distance from the others exceeds this many times the smaller of the two
 standard deviations.
 """
-UNSCALED = 100.0
-"""The ratio between two inputs' spreads above which a warning is given."""
 NEARLY_EMPTY = 0.9
 LEAST_CELLS = 10
 """The fewest cells for which columns are compared."""
@@ -461,7 +413,7 @@ def survey(tables: Mapping[str, Table], schema: Schema) -> tuple[list[dict[str, 
             }
         )
         warnings += _other_units(node, table, others, schema)
-    return rows, [*_unscaled(tables, schema), *warnings]
+    return rows, warnings
 
 
 def _known_values(table: Table, column: str) -> Floats:
@@ -527,20 +479,3 @@ def _other_units(node: str, table: Table, others: list[Table], schema: Schema) -
             text = f"{table.path}: column {column!r} of node {node} may be in a different unit: its median is"
             said.append(f"{text} {np.median(own):.4g}, that of the others {np.median(rest):.4g}")
     return said
-
-
-def _unscaled(tables: Mapping[str, Table], schema: Schema) -> list[str]:
-    """Find inputs with a hundred times the spread of others: only those would be learned from."""
-    spreads = {}
-    for column in schema.numeric:
-        values = _rest(list(tables.values()), column)
-        if len(values) >= LEAST_CELLS and values.std() > 0:
-            spreads[column] = float(values.std()) / schema.scale(column)[1]
-    if not spreads:
-        return []
-    most, least = (choose(spreads, key=lambda name: spreads[name]) for choose in (max, min))
-    usual = min(spreads[least], 1.0)  # a category's inputs are 0 or 1
-    if spreads[most] <= UNSCALED * usual:
-        return []
-    text = f"column {most!r} spreads over {spreads[most]:.4g} as the model sees it, others over {usual:.4g}"
-    return [f"{text}: give means and stds (`p2pfl new` finds them), or nothing else is learned"]

@@ -94,8 +94,6 @@ class Layout:
     """Other codes that mean a missing cell, by column; "*" stands for every column."""
     leave_out: tuple[str, ...] = ()
     """The columns to leave out of proposals when nodes agree on a schema."""
-    id: str = ""
-    """The column of this file that identifies each row uniquely; it is not an input. Empty if there is none."""
     on_bad_row: OnBadRow = "refuse"
     """The treatment of a row that cannot be read: a mistake ("refuse"), or left out and counted ("drop")."""
 
@@ -113,6 +111,7 @@ KEYS = tuple(TYPES)
 GONE = {
     "header": "a first line with the names of the columns",
     "columns": "a first line with the names of the columns",
+    "id": "nothing: all cells of a row decide whether it is held out",
     "limit_mb": "nothing: a table of any size is read",
     "show_figures": "nothing: two nodes write a schema file, as of two each would learn the other's figures from a sum",
 }
@@ -125,7 +124,6 @@ IN_WORDS = {
     "absent": "a list of columns",
     "leave_out": "a list of columns",
     "missing": "a list of codes, or { column = [codes] }",
-    "id": "the name of a column in the file",
     "on_bad_row": '"refuse" or "drop"',
 }
 

@@ -224,7 +224,7 @@ def _test_rows(table: Table, task: TableTask, node: NodeContext) -> NDArray[np.b
     """Return the mask (n,) of the rows that the node holds out for its own test."""
     if not task.holdout:
         return np.zeros(len(table), np.bool_)
-    return held_out(table.columns, task.holdout, key=node.key_for("holdout"), ids=table.ids)
+    return held_out(table.columns, task.holdout, key=node.key_for("holdout"))
 
 
 def _rows(pair: Pair, rows: NDArray[np.int64]) -> Pair:

@@ -74,11 +74,6 @@ def test_rows_to_score_are_never_left_out(read):
         read("age,chol,cp,ward\n1,2,1,North\nx,2,1,North\n", layout=DROP, scoring=True)
 
 
-def test_a_row_without_an_id_is_bad_and_ids_of_rows_left_out_do_not_count(read):
-    text = HEAD + GOOD + ",40,180,1,south,0\na,junk,180,1,south,0\n"
-    assert read(text, layout=DROP | {"id": "id"}).ids == ("a", "b", "c")
-
-
 def test_an_unknown_way_with_bad_rows_is_refused(read):
     with pytest.raises(UserError) as caught:
         read(HEAD + GOOD, layout={"on_bad_row": "skip"})

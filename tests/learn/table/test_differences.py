@@ -18,7 +18,7 @@ def table(seed=0, rows=100, ill=0.5, **columns):
     found = {
         name: np.broadcast_to(np.asarray(values, float), rows).copy() for name, values in (usual | columns).items()
     }
-    return Table(path=Path(f"{seed}.csv"), columns=found, ids=None, absent=(), without_target=0, unseen=0)
+    return Table(path=Path(f"{seed}.csv"), columns=found, absent=(), without_target=0, unseen=0)
 
 
 def test_of_each_site_rows_gaps_classes_and_distances_are_told():
@@ -43,13 +43,6 @@ def test_of_each_site_rows_gaps_classes_and_distances_are_told():
 def test_what_is_odd_is_said(other, said):
     _, warnings = survey({"n": table(0), "s": table(1, **other)}, make_schema(SCALED))
     assert any(said in text for text in warnings) if said else warnings == []
-
-
-def test_inputs_that_are_not_scaled_are_warned_of():
-    tables = {"n": table(0, a=np.random.default_rng(5).normal(0, 4000, 100)), "s": table(1)}
-    _, warnings = survey(tables, make_schema(SCHEMA))
-    assert "'a' spreads over" in warnings[0]
-    assert "means and stds" in warnings[0]
 
 
 def test_one_table_has_no_distances():

@@ -175,7 +175,7 @@ class Machine:
         self.note(TraceKind.ROUND_BEGUN, effect.index)
         self.engine.begin_round(effect)
         now_ns = self.kernel.now_ns
-        self.kernel.at_ns(now_ns + self.pace.round_ns(self.steps, now_ns), ended)
+        self.kernel.at_ns(now_ns + self.pace.round_ns(self.steps), ended)
         return None
 
     def end_round(self) -> RoundTrained:

@@ -33,7 +33,7 @@ class ConstantPace:
 
     ns: int
 
-    def round_ns(self, steps: int, time_ns: int) -> int:
+    def round_ns(self, steps: int) -> int:
         return self.ns
 
     def estimate_ns(self, steps: int) -> int:

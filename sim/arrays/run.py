@@ -132,7 +132,7 @@ class Apart:
                 latency_s=latency_s,
                 engine_s=world.compute.engine_s,
                 shortest_s=min(usual_ns) / NS,
-                round_s=lambda nodes: np.array([speeds[node].round_ns(steps[node], 0) for node in nodes.tolist()]) / NS,
+                round_s=lambda nodes: np.array([speeds[node].round_ns(steps[node]) for node in nodes.tolist()]) / NS,
                 start_s=_start_s(federation, setting.ends, latency_s),
                 rounds=rounds,
                 beyond=more,

@@ -233,7 +233,6 @@ def _refused(federation: FederationConfig, world: WorldSpec, clock: str) -> list
         "links.loss": links.loss,
         "links.drop": links.drop,
         "links.duplication": links.duplication,
-        "compute.trace": world.compute.trace,
         "privacy": federation.privacy,
         "training.time_s": training.time_s,
         "training.stop": training.stop,

@@ -90,56 +90,46 @@ class SumCast:
 
     def named(self, members: Collection[int]) -> str:
         names = [self.names[member] for member in sorted(members)]
-        if len(names) > MOST_NAMES:
-            return f"{', '.join(names[:2])} and {len(names) - 2} others"
-        return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+        more = [f"{len(names) - MOST_NAMES} others"] if len(names) > MOST_NAMES else []
+        return " and ".join([", ".join(names[:MOST_NAMES]), *more])
 
 
 # -- the play ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, kw_only=True)
-class SumRecord:
-    """All that has happened: messages with sender and receiver, what each member has drawn, and who got which sum."""
-
-    sent: list[tuple[int, int, Message]] = field(default_factory=list)
-    draws: list[list[bytes]]
-    done: list[tuple[int, SumDone]] = field(default_factory=list)
-
-
 class SumPlay:
-    """Members ask for the sums in turn; nobody cheats or dies. `vector(member, label)` is what each adds, (SIZE,)."""
+    """Members ask for the sums in turn; nobody cheats or dies. `vector(member, label)` is what each adds, (SIZE,).
+
+    Afterwards `sent` has all messages with sender and receiver, `draws` what each member has drawn, `done` who got
+    which sum.
+    """
 
     def __init__(self, cast: SumCast, seed: int) -> None:
         self.cast, self.seed = cast, seed
         self.kernel, self._chance = Kernel(), random.Random(f"sums play {seed}")
-        self.record = SumRecord(draws=[[] for _ in range(cast.count)])
-        self._waiting = cast.count * len(LABELS)
-        self._due: dict[int, float] = {}
+        self.sent: list[tuple[int, int, Message]] = []
+        self.draws: list[list[bytes]] = [[] for _ in cast.names]
+        self.done: list[tuple[int, SumDone]] = []
+        self._waiting, self._due = cast.count * len(LABELS), dict[int, float]()
         seeds = (hashlib.blake2b(b"%d %d" % (seed, at), digest_size=32).digest() for at in range(cast.count))
         identities = [Identity(each) for each in seeds]
         self.members = [self._member(index, identities) for index in range(cast.count)]
         for low, high in cast.edges:
             for end, other in ((low, high), (high, low)):
-                self._later(0.0, end, lambda member, now, other=other: member.opened(other, now))  # type: ignore[misc]
+                self._later(0.0, end, partial(Sums.opened, peer=other))
         for index in range(cast.count):
             self._ask(index, LABELS[0])
 
     def _member(self, index: int, identities: Sequence[Identity]) -> Sums:
-        drawn, chance = self.record.draws[index], random.Random(f"{self.seed} {index}")
+        drawn, chance, cast = self.draws[index], random.Random(f"{self.seed} {index}"), self.cast
 
         def draw(size: int) -> bytes:
             drawn.append(chance.randbytes(size))
             return drawn[-1]
 
+        members, numbers = tuple(identity.public for identity in identities), {"least": cast.least, "sums": SUMS}
         settings = SumSettings(
-            federation=b"audit",
-            members=tuple(identity.public for identity in identities),
-            index=index,
-            life=1,
-            colluders=self.cast.colluders,
-            least=self.cast.least,
-            sums=SUMS,
+            federation=b"audit", members=members, index=index, life=1, colluders=cast.colluders, **numbers
         )
         return Sums(settings, identities[index], draw=draw)
 
@@ -151,30 +141,30 @@ class SumPlay:
         total: Ring = np.sum([self.vector(member, label) for member in members], axis=0, dtype="<u8")
         return total
 
-    def run(self) -> SumRecord:
+    def run(self) -> None:
         while self._waiting and self.kernel.now < LONGEST_S and self.kernel.step():
             pass
-        return self.record
 
     def _ask(self, index: int, label: str) -> None:
-        vector, terms = self.vector(index, label), hashlib.blake2b(label.encode(), digest_size=32).digest()
-        delay_s = PAUSE_S * self._chance.random()
-        self._later(delay_s, index, lambda member, now: member.ask(label, vector, terms, now))
+        terms = hashlib.blake2b(label.encode(), digest_size=32).digest()
+        vector = self.vector(index, label)
+        ask = lambda member, now: member.ask(label, vector, terms, now)  # noqa: E731 - short
+        self._later(PAUSE_S * self._chance.random(), index, ask)
 
-    def _later(self, delay_s: float, index: int, act: Callable[[Sums, float], list[Effect]]) -> None:
-        self.kernel.after(delay_s, lambda: self._carry_out(index, act(self.members[index], self.kernel.now)))
+    def _later(self, delay_s: float, index: int, act: Callable[..., list[Effect]]) -> None:
+        self.kernel.after(delay_s, lambda: self._carry_out(index, act(self.members[index], now=self.kernel.now)))
 
     def _carry_out(self, index: int, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
                 case SendToNeighbor(peer=peer, message=message):
-                    self.record.sent.append((index, peer, message))
-                    hear = lambda member, now, message=message: member.hear(index, message, now)  # noqa: E731 - short
+                    self.sent.append((index, peer, message))
+                    hear = partial(Sums.hear, peer=index, message=message)
                     self._later(self._chance.uniform(*DELAY_S), peer, hear)
                 case SumDone() | Refused():
                     self._waiting -= 1
                     if isinstance(effect, SumDone):
-                        self.record.done.append((index, effect))
+                        self.done.append((index, effect))
                     for label in LABELS[LABELS.index(effect.label) + 1 :][:1]:
                         self._ask(index, label)
         deadline = self.members[index].deadline
@@ -415,54 +405,48 @@ def _cut(text: bytes, number: int, size: int) -> bytes:
 
 
 @dataclass(slots=True, kw_only=True)
-class CoalitionRow:
-    """What the best of the coalitions of one size learns: the sum of the members in `smallest`, the fewest found."""
-
-    size: int
-    tried: int = 0
-    members: tuple[int, ...] = ()
-    smallest: tuple[int, ...] = ()
-    has_excess: bool = False
-    """True if it is not a sum that came about, less what the coalition itself has added."""
-
-
-@dataclass(slots=True, kw_only=True)
 class SumsFound:
+    """By the size of coalitions: how many were tried, and the best of them, with the fewest members whose sum it can
+    work out; `excess` are the sizes at which that is not a sum that came about, less what the coalition has added.
+    """
+
     cast: SumCast
     victim: int
-    sizes: dict[int, CoalitionRow] = field(default_factory=dict)
+    tried: dict[int, int] = field(default_factory=dict)
+    best: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    excess: set[int] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)
     """Signs that a protocol that does what it claims would not show."""
-    seconds: float = 0.0
 
     @property
     def held(self) -> int:
         """The largest size up to which no coalition that was tried learned more than the sums; of all others but one,
         the sum is a vector.
         """
-        broken = [row.size for row in self.sizes.values() if row.has_excess]
-        return min([*broken, self.cast.count - 1, max(self.sizes, default=0) + 1]) - 1
+        return min([*self.excess, self.cast.count - 1, max(self.tried, default=0) + 1]) - 1
 
-    def learn(self, row: CoalitionRow) -> str:
+    def learn(self, size: int) -> str:
         """What a coalition of this size learns, in words."""
-        named = self.cast.named(row.smallest) if row.smallest else ""
-        if len(row.smallest) < 2:
-            less = ": the sum less their own" if row.size == self.cast.count - 1 else ""
-            return f"the vector of {named}{less}" if named else "nothing"
-        is_all = len(row.smallest) == self.cast.count - row.size
-        return f"the sum of {'all others' if is_all else named}"
+        _, smallest = self.best[size]
+        if not smallest:
+            return "nothing"
+        if len(smallest) == 1:
+            less = ": the sum less their own" if size == self.cast.count - 1 else ""
+            return f"the vector of {self.cast.named(smallest)}{less}"
+        is_all = len(smallest) == self.cast.count - size
+        return f"the sum of {'all others' if is_all else self.cast.named(smallest)}"
 
     def rows(self) -> list[dict[str, Any]]:
         return [
             {
-                "colluders": row.size,
-                "tried": row.tried,
-                "such as": self.cast.named(row.members),
-                "learn": self.learn(row),
-                "as promised": ("no" if row.has_excess else "yes") if row.size <= self.cast.colluders else "-",
+                "colluders": size,
+                "tried": self.tried[size],
+                "such as": self.cast.named(members),
+                "learn": self.learn(size),
+                "as promised": ("no" if size in self.excess else "yes") if size <= self.cast.colluders else "-",
             }
-            for _, row in sorted(self.sizes.items())
+            for size, (members, _) in sorted(self.best.items())
         ]
 
     def summary(self) -> list[str]:
@@ -470,15 +454,14 @@ class SumsFound:
         cast = self.cast
         tried = f"no coalition of up to {self.held} that was tried learned more than the sum of the others"
         words = [f"{cast.count} members, {len(cast.edges)} edges: {tried} (promised is {cast.colluders})."]
-        beyond = self.sizes.get(self.held + 1)
-        if beyond is not None:
-            words.append(f"{self.held + 1} together, such as {cast.named(beyond.members)}, learn {self.learn(beyond)}.")
+        if (beyond := self.held + 1) in self.best:
+            members, _ = self.best[beyond]
+            words.append(f"{beyond} together, such as {cast.named(members)}, learn {self.learn(beyond)}.")
         return words
 
     def as_json(self) -> dict[str, Any]:
-        head = {"members": self.cast.count, "promised": self.cast.colluders, "least": self.cast.least}
-        said = {"summary": self.summary(), "notes": self.notes, "mistakes": self.mistakes}
-        return head | {"held": self.held, "rows": self.rows()} | said | {"seconds": round(self.seconds, 1)}
+        head = {"members": self.cast.count, "promised": self.cast.colluders, "held": self.held, "rows": self.rows()}
+        return head | {"summary": self.summary(), "notes": self.notes, "mistakes": self.mistakes}
 
 
 def attack_sums(
@@ -496,11 +479,11 @@ def attack_sums(
     began, found, chance = time.monotonic(), SumsFound(cast=cast, victim=victim), random.Random(f"sums audit {seed}")
     on_progress("sums that nothing disturbs")
     play = SumPlay(cast, seed)
-    record = play.run()
-    for at, done in record.done:
+    play.run()
+    for at, done in play.done:
         if not np.array_equal(done.total, play.total(done.members, done.label)):
             found.mistakes.append(f"{cast.named([at])} has a sum that is not that of {cast.named(done.members)}")
-    if not record.done:
+    if not play.done:
         found.mistakes.append("nobody has a sum")
     for size in range(1, cast.count):
         on_progress(f"coalitions of {size}")
@@ -508,30 +491,32 @@ def attack_sums(
         for members in _coalitions(cast, victim, size, most, chance):
             if time.monotonic() - began > budget_s:
                 found.notes.append(f"the {budget_s:g} s ran out before all was tried")
-                break
+                return found
             _look(members, play, found)
-    found.seconds = time.monotonic() - began
     return found
 
 
 def _look(members: tuple[int, ...], play: SumPlay, found: SumsFound) -> None:
-    cast, record = play.cast, play.record
-    sent = (message for sender, receiver, message in record.sent if sender in members or receiver in members)
-    draws = {member: record.draws[member] for member in members}
+    cast, size = play.cast, len(members)
+    sent = (message for sender, receiver, message in play.sent if sender in members or receiver in members)
+    draws = {member: play.draws[member] for member in members}
     known = KnownSecrets.of(members, Seen.of(sent), draws, cast.colluders + 1)
-    true = {frozenset(done.members) - set(members) for at, done in record.done if at in members}
+    true = {frozenset(done.members) - set(members) for at, done in play.done if at in members}
     sums = {whole - set(members) for whole, vector in known.unmasked(SIZE) if _is_bare(whole, vector, play)}
     learned = true | sums | {a - b for a in true | sums for b in true | sums if b < a}
-    row = found.sizes.setdefault(len(members), CoalitionRow(size=len(members)))
-    row.tried += 1
     smallest = min((tuple(sorted(each)) for each in learned if each), key=lambda each: (len(each), each), default=())
-    has_excess = bool(learned - true - {frozenset()})
+    has_excess, had_excess = bool(learned - true - {frozenset()}), size in found.excess
+    before = found.best.get(size)
     reach = has_excess, bool(smallest), -len(smallest)
-    if not row.members or reach > (row.has_excess, bool(row.smallest), -len(row.smallest)):
-        row.members, row.smallest, row.has_excess = members, smallest, has_excess
-    if has_excess and len(members) <= cast.colluders:
-        found.mistakes.append(f"{cast.named(members)} can work out {found.learn(row)} by themselves")
-    for _, number, member in sorted(set(known.seeds) & set(known.masks)) if len(members) <= cast.colluders else ():
+    if before is None or reach > (had_excess, bool(before[1]), -len(before[1])):
+        found.best[size] = members, smallest
+    found.tried[size] = found.tried.get(size, 0) + 1
+    found.excess |= {size} if has_excess else set()
+    if size > cast.colluders:
+        return
+    if has_excess:
+        found.mistakes.append(f"{cast.named(members)} can work out {found.learn(size)} by themselves")
+    for _, number, member in sorted(set(known.seeds) & set(known.masks)):
         if member not in members:
             text = f"{cast.named(members)} can tell both secrets of {cast.named([member])} in one sum (number {number})"
             found.mistakes.append(text)
@@ -543,12 +528,12 @@ def _is_bare(members: frozenset[int], vector: Ring, play: SumPlay) -> bool:
 
 
 def _coalitions(cast: SumCast, victim: int, size: int, most: int, chance: random.Random) -> list[tuple[int, ...]]:
-    """Coalitions without the victim: all if there are few, else its neighbors first, the lowest, and drawn ones."""
+    """Coalitions without the victim: all if there are few, else its neighbors first, and drawn ones."""
     others = [member for member in range(cast.count) if member != victim]
     if comb(len(others), size) <= most:
         return list(combinations(others, size))
     near = list(dict.fromkeys([*cast.neighbors(victim), *others]))
-    found = dict.fromkeys((tuple(sorted(near[:size])), tuple(others[:size])))
+    found = {tuple(sorted(near[:size])): None}
     while len(found) < most:
         found[tuple(sorted(chance.sample(others, size)))] = None
-    return list(found)[:most]
+    return list(found)

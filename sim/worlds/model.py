@@ -55,8 +55,6 @@ class ComputeSpec:
     round_s: float | None = None
     speed: Spread = field(default_factory=Spread)
     """A node's speed, drawn once."""
-    trace: Path | None = None
-    """A CSV file with the columns node, time_s, speed, in place of `speed`."""
     jitter: float = 0.02
     """Each round takes longer by up to this fraction, drawn per round."""
     engine_s: float = 0.0005
@@ -236,15 +234,6 @@ def flag() -> Kind:
     return Kind("true or false", read)
 
 
-def file() -> Kind:
-    def read(value: Any) -> Path:
-        if not isinstance(value, str | Path) or not str(value).strip() or "\0" in str(value):
-            raise ValueError
-        return Path(value)
-
-    return Kind("the path of a file", read)
-
-
 def spread(least: float, most: float) -> Kind:
     """Return the kind for a number, or a text with the two numbers between which one is drawn."""
     allowed = f'a number X, "uniform:X,Y" or "log-uniform:X,Y" with X up to Y, each from {least:g} to {most:g}'
@@ -263,7 +252,6 @@ COMPUTE: Kinds = {
     "step_s": seconds(SHORTEST_S).key("duration of a local step at speed 1"),
     "round_s": seconds(SHORTEST_S).key("instead of step_s: duration of a whole round at speed 1"),
     "speed": spread(1 / FASTEST, FASTEST).key("speed of each node: a step takes step_s / speed"),
-    "trace": file().key("instead of speed: a CSV file with the columns node, time_s, speed"),
     "jitter": number(0, 1000).key("each round takes up to this fraction longer; with 0, equal nodes stay in lockstep"),
     "engine_s": seconds().key("time to encode or apply one message"),
 }

@@ -126,8 +126,6 @@ def _compute(world: WorldSpec) -> Iterator[Complaint]:
     defaults = type(world.compute)()
     if world.compute.round_s is not None and world.compute.step_s != defaults.step_s:
         yield "compute.round_s", "cannot be combined with compute.step_s", world.compute.round_s, "one of the two"
-    if world.compute.trace is not None and world.compute.speed != defaults.speed:
-        yield "compute.trace", "cannot be combined with compute.speed", str(world.compute.trace), "one of the two"
 
 
 def _partitions(world: WorldSpec, nodes: int) -> Iterator[Complaint]:

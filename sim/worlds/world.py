@@ -39,7 +39,6 @@ from sim.worlds.model import (
     WorldSpec,
 )
 from sim.worlds.settling import check_world
-from sim.worlds.timeline import read_trace
 
 WHERE = "World"
 """The name that errors give in place of a file."""
@@ -92,8 +91,6 @@ class World:
         world = _WorldReader(self.document, Names(names), mistakes).world()
         if world is not None:
             mistakes.found.extend(check_world(world, len(names)))
-            if world.compute.trace is not None and not mistakes.found:
-                read_trace(world.compute.trace, names)
         for mistake in mistakes.found:
             if self.place == Path(WHERE) and mistake.key is not None:
                 for section in TABLES:
@@ -139,11 +136,11 @@ class _WorldReader:
     def _compute(self) -> ComputeSpec | None:
         table = self.document.get("compute", {})
         exclusive(table, "compute.", "step_s", "round_s", self.mistakes)
-        exclusive(table, "compute.", "speed", "trace", self.mistakes)
-        values = read_table(table, "compute.", model.COMPUTE, self.mistakes)
-        if "trace" in values:
-            values["trace"] = self.mistakes.file.absolute().parent / values["trace"].expanduser()
-        return ComputeSpec(**values)
+        if isinstance(table, Mapping) and "trace" in table:
+            allowed = "speed, drawn for each node, or [[slow]] tables with a speed for some"
+            self.mistakes.add("is gone", "compute.trace", None, allowed)
+            return None
+        return ComputeSpec(**read_table(table, "compute.", model.COMPUTE, self.mistakes))
 
     def _liars(self) -> LiarSpec | None:
         """Read the liars; an attack's file is relative to the folder of this file."""

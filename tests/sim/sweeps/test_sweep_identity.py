@@ -13,7 +13,7 @@ from sim.sweeps.job import make_job
 from sim.sweeps.plan import load_sweep, make_plan
 
 FEDERATION = '[federation]\nname = "x"\ntopology = "./graph.edges"\n[task]\nname = "task.py:task"\ndata_path = "rows"\n'
-WORLD = '[compute]\ntrace = "speeds.csv"\n'
+WORLD = '[liars]\ncount = 1\nattack = "lies.py:lie"\n'
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def folder(tmp_path, write):
         write(FEDERATION, f"{name}/federation.toml")
         write(WORLD, f"{name}/world.toml")
         write('[data]\npath = "mine.csv"\n', f"{name}/pi1/node.toml")
-        for file in ("pi1/mine.csv", "graph.edges", "task.py", "rows/1.csv", "speeds.csv", "labels.txt"):
+        for file in ("pi1/mine.csv", "graph.edges", "task.py", "rows/1.csv", "lies.py", "labels.txt"):
             write(f"content of {file}", f"{name}/{file}")
         return tmp_path / name
 
@@ -36,7 +36,7 @@ def keys(folder, more=""):
 
 
 @pytest.mark.parametrize(
-    "file", ["federation.toml", "world.toml", "graph.edges", "task.py", "rows/1.csv", "speeds.csv", "pi1/mine.csv"]
+    "file", ["federation.toml", "world.toml", "graph.edges", "task.py", "rows/1.csv", "lies.py", "pi1/mine.csv"]
 )
 def test_a_changed_byte_in_any_file_that_counts_is_another_run(folder, file):
     here = folder("here")

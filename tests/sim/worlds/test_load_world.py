@@ -161,10 +161,6 @@ def test_a_spread_between_equal_ends_is_constant(load):
         ("[compute]\nspeed = 'uniform:nan,2'", "compute.speed", "uniform"),
         ("[compute]\nstep_s = nan", "compute.step_s", "found nan"),
         ("[compute]\nstep_s = 1\nround_s = 1", "compute.round_s", "one of the two"),
-        ("[compute]\nspeed = 1\ntrace = 'a.csv'", "compute.trace", "one of the two"),
-        ("[compute]\ntrace = 'absent.csv'", "compute.trace", "cannot be read: No such file"),
-        ('[compute]\ntrace = "a\\u0000b"', "compute.trace", "path of a file"),
-        ("[compute]\ntrace = '.'", "compute.trace", "cannot be read: Is a directory"),
         ("compute = 3", "compute", "must be a table"),
         ("churn = 3", "churn", "must be a table"),
         ("crash = 3", "crash", "[[crash]]"),
@@ -293,3 +289,8 @@ def test_a_world_with_one_value_changed_is_a_world_or_the_users_mistake(federati
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sim.worlds.world.read_document", lambda _: document)
         assert isinstance(world_or_mistake("world.toml", federation), WorldSpec | str)
+
+
+def test_speeds_from_a_file_are_gone(write, federation):
+    with pytest.raises(UserError, match=r"compute\.trace: is gone.*speed, drawn for each node"):
+        read_world(write("[compute]\ntrace = 'a.csv'\n"), federation)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from p2pfl.errors import UserError
@@ -75,13 +73,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         World.from_file(tmp_path / "gone.toml")
 
 
-def test_dictionaries_of_other_kinds_are_taken(tmp_path):
-    """Tuples, paths: what a program has at hand."""
-    (tmp_path / "speeds.csv").write_text(
-        "node,time_s,speed\n" + "".join(f"{name},0,2\n" for name in NAMES), encoding="utf-8"
-    )
-    world = World(
-        trace=Path(tmp_path, "speeds.csv"), partition=({"groups": (("0-3",), ("4-7",)), "at_s": 1, "until_s": 2},)
-    )
+def test_dictionaries_of_other_kinds_are_taken():
+    """Tuples: what a program has at hand."""
+    world = World(partition=({"groups": (("0-3",), ("4-7",)), "at_s": 1, "until_s": 2},))
     assert world.spec(NAMES).partitions[0].groups == ((0, 1, 2, 3), (4, 5, 6, 7))
-    assert "speeds.csv" in str(world.document)

@@ -81,7 +81,6 @@ CONTRADICTIONS = [
     ({"links": LinkSpec(latency_s=Spread(kind="normal"))}, "links.latency_s", "impossible value"),
     ({"compute": ComputeSpec(speed=Spread(low=0.0, high=0.0))}, "compute.speed", "impossible value"),
     ({"compute": ComputeSpec(step_s=1, round_s=1)}, "compute.round_s", "cannot be combined"),
-    ({"compute": ComputeSpec(trace=Path("a"), speed=Spread(low=2, high=2))}, "compute.trace", "cannot be combined"),
     ({"compute": ComputeSpec(jitter=-0.1)}, "compute.jitter", "impossible value"),
     ({"evaluate_every_s": 0.0}, "run.evaluate_every_s", "impossible value"),
     ({"limit_s": float("inf")}, "run.limit_s", "impossible value"),

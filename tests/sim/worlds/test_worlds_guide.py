@@ -9,25 +9,19 @@ import pytest
 
 from sim.worlds import model
 from sim.worlds.settling import settle
-from sim.worlds.timeline import plan_faults, read_trace
+from sim.worlds.timeline import plan_faults
 from sim.worlds.world import read_world
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "reference" / "worlds.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```toml\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
 SIMULATE = (Path(__file__).parents[3] / "docs" / "how-to" / "simulate.md").read_text(encoding="utf-8")
-TRACE = re.search(r"^```csv\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)[1]
 
 
 @pytest.mark.parametrize("text", EXAMPLES)
 def test_an_example_loads_and_can_be_planned(write, federation_of, text):
     names = [f"pi{i}" for i in range(1, 6)] if "pi5" in text else [f"node{i}" for i in range(1000)]
-    write("node,time_s,speed\n" + "".join(f"{name},0,1\n" for name in names), "speeds.csv")
     world = read_world(write(text), federation_of(names))
     plan_faults(settle(world, len(names), 0), len(names), 0)
-
-
-def test_the_trace_of_the_guide_can_be_read(write):
-    assert [len(steps) for steps in read_trace(write(TRACE), ["node0", "node1"])] == [2, 1]
 
 
 def test_every_table_of_a_world_file_has_an_example():

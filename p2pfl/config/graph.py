@@ -49,7 +49,9 @@ def federation_graph(
     found = kind(spec)
     if found is GraphKind.DIRECTED and not directed:
         text = "is directed, and stays inside the topology library: in a federation both ends of an edge learn"
-        raise TopologyError(text, value=spec, allowed=_undirected())
+        moving = ", ".join(sorted(name for name, family in FAMILIES.items() if family.kind is GraphKind.SCHEDULE))
+        allowed = f"an undirected graph, such as ring or hypercube, or an undirected schedule: {moving}"
+        raise TopologyError(text, value=spec, allowed=allowed)
     if found is GraphKind.STATIC:
         topology = build(spec, len(names), seed, names=names, folder=folder)
         _check_weights(topology, names)
@@ -90,11 +92,6 @@ def _edges(mixing: MixingMatrix) -> Edges:
     return tuple((i, j) for i, j in ordered(pairs).tolist())
 
 
-def _undirected() -> str:
-    moving = ", ".join(sorted(name for name, family in FAMILIES.items() if family.kind is GraphKind.SCHEDULE))
-    return f"an undirected graph, such as ring or hypercube, or an undirected schedule: {moving or 'none here'}"
-
-
 class MemberGraph(NamedTuple):
     """The sorted edges between members, by index; the edges of each round if it is a schedule; the mixing weight of
     each edge if a file has weights.
@@ -112,7 +109,8 @@ def read_graph(spec: str, members: tuple[Member, ...], seed: int, mistakes: Mist
         refuse_special(mistakes.file.parent / spec)
         topology, schedule = federation_graph(spec, [member.name for member in there], seed, mistakes.file.parent)
     except TopologyError as error:
-        mistakes.add(f"{spec}: {_error_text(error)}", KEY, error.value, error.allowed)
+        text = f"{error.key}: {error.message}" if error.key else error.message
+        mistakes.add(f"{spec}: {text}", KEY, error.value, error.allowed)
         return MemberGraph()
     except UserError as error:
         mistakes.found.append(error)
@@ -128,10 +126,6 @@ def read_graph(spec: str, members: tuple[Member, ...], seed: int, mistakes: Mist
 
 def _renumbered(edges: Edges, index: Sequence[int]) -> Edges:
     return tuple((index[i], index[j]) for i, j in edges)
-
-
-def _error_text(error: TopologyError) -> str:
-    return f"{error.key}: {error.message}" if error.key else error.message
 
 
 def _disconnected(parts: list[list[int]], spec: str, members: tuple[Member, ...], file: Path) -> DisconnectedGraph:
@@ -254,13 +248,8 @@ def settings_of(
     )
 
 
-def shares_of(federation: FederationConfig, member: int) -> dict[int, float]:
-    """Return the mixing weights of the member's edges by neighbor; empty if the graph's file has none."""
-    return all_shares(federation)[member]
-
-
 def all_shares(federation: FederationConfig) -> list[dict[int, float]]:
-    """Return `shares_of` for every member."""
+    """Return the mixing weights of each member's edges by neighbor; empty if the graph's file has none."""
     found: list[dict[int, float]] = [{} for _ in federation.members]
     for (i, j), weight in federation.edge_weights.items():
         found[i][j] = found[j][i] = weight

@@ -9,10 +9,10 @@ need the model, the data or imported code are in `p2pfl.methods` and `learn.priv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from p2pfl.config import model, sections
 from p2pfl.config.charter import Charter, amended, contradiction
@@ -31,6 +31,8 @@ from p2pfl.config.sections import PRIVATE, PUBLIC, PrivacyConfig, parse_schedule
 from p2pfl.config.tables import Mistakes, exclusive, port_of, read_document, read_row, read_table, require, unknown_keys
 from p2pfl.errors import UserError
 
+Found = TypeVar("Found", FederationConfig, NodeConfig)
+
 FILE_NAME = "federation.toml"
 HEAD_DEFAULTS: dict[str, Any] = {"seed": 0, "topology": "ring", "name": ""}
 
@@ -41,12 +43,16 @@ def load_config(path: Path | str) -> FederationConfig:
     Raises UserError: the first mistake in the file; `federation_mistakes` has them all; DisconnectedGraph: its graph is
     not connected, and nothing else is wrong.
     """
-    federation, mistakes = read_federation(path)
-    if mistakes:
-        raise mistakes[0]
-    if federation is None:
-        raise AssertionError("no federation and no mistake")
-    return federation
+    return _first(*read_federation(path))
+
+
+def _first(found: Found | None, mistakes: Sequence[UserError]) -> Found:
+    """Return what was read. Raises UserError: the first mistake."""
+    for mistake in mistakes:
+        raise mistake
+    if found is None:
+        raise AssertionError("nothing was read, and no mistake")
+    return found
 
 
 def federation_mistakes(path: Path | str) -> list[UserError]:
@@ -113,11 +119,14 @@ def federation_file(path: Path | str) -> Path:
 def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationConfig:
     """Build a federation from a document with the tables of a federation file; its mistakes are added to `mistakes`."""
     unknown_keys(document, "", model.TABLES, mistakes)
-    head: dict[str, Any] = HEAD_DEFAULTS | _head(document.get("federation", {}), mistakes)
+    table = document.get("federation", {})
+    require(table, "federation.", ("name",), model.FEDERATION, mistakes)
+    head: dict[str, Any] = HEAD_DEFAULTS | read_table(table, "federation.", model.FEDERATION, mistakes)
     task = _task(document.get("task", {}), mistakes)
     training = _training(document.get("training", {}), mistakes)
-    if "privacy" in document:
-        _train_no_longer(training, mistakes)
+    if "privacy" in document and training.setdefault("when_through", "mix") != "mix":
+        text = "with [privacy] a node trains no more rounds than its budget is for"
+        mistakes.add(text, "training.when_through", training["when_through"], "mix")
     gossip = GossipConfig(**read_table(document.get("gossip", {}), "gossip.", model.GOSSIP, mistakes))
     network = read_table(document.get("network", {}), "network.", model.NETWORK, mistakes)
     members = read_members(document.get("node", []), mistakes)
@@ -158,11 +167,6 @@ def _unused_weights(weights: Mapping[tuple[int, int], float], head: Mapping[str,
     return (f"the weights in {head['topology']} are not used: {why}",) if why else ()
 
 
-def _head(table: Any, mistakes: Mistakes) -> dict[str, Any]:
-    require(table, "federation.", ("name",), model.FEDERATION, mistakes)
-    return read_table(table, "federation.", model.FEDERATION, mistakes)
-
-
 def _task(table: Any, mistakes: Mistakes) -> TaskConfig:
     """Read `[task]`: keys other than `name` are the task's own, and the task checks them."""
     options = {key: value for key, value in table.items() if key != "name"} if isinstance(table, dict) else {}
@@ -181,13 +185,6 @@ def _training(table: Any, mistakes: Mistakes) -> dict[str, Any]:
     if "stop" in values:
         _bound_by_stop(values, mistakes)
     return values
-
-
-def _train_no_longer(values: dict[str, Any], mistakes: Mistakes) -> None:
-    """Require `mix` if there is a privacy budget, because rounds beyond a node's own would have to be paid for."""
-    if values.setdefault("when_through", "mix") != "mix":
-        text = "with [privacy] a node trains no more rounds than its budget is for"
-        mistakes.add(text, "training.when_through", values["when_through"], "mix")
 
 
 def _bound_by_stop(values: dict[str, Any], mistakes: Mistakes) -> None:
@@ -258,25 +255,14 @@ def load_node(path: Path | str, federation: FederationConfig, name: str | None =
     Raises UserError: the first mistake in the file, or there is no member of that name; `node_mistakes` returns all
     mistakes.
     """
-    node, mistakes = _read_node(Path(path), federation, name)
-    if mistakes:
-        raise mistakes[0]
-    if node is None:
-        raise AssertionError("no node and no mistake")
-    return node
+    return _first(*_read_node(Path(path), federation, name))
 
 
 def load_stranger(path: Path | str, name: str) -> NodeConfig:
     """Load the file of a node with that name, whether or not it is a member yet. Raises UserError: there is a mistake
     in it.
     """
-    file = (Path(path) if Path(path).suffix == ".toml" else Path(path) / NODE_FILE_NAME).absolute()
-    mistakes = Mistakes(file)
-    document = read_document(file) if file.exists() else {}
-    node = _node(document, Member(index=0, name=name, key=b"", address=None), mistakes)
-    if mistakes.found:
-        raise mistakes.found[0]
-    return node
+    return _first(*_read_node(Path(path), None, name))
 
 
 def node_mistakes(path: Path | str, federation: FederationConfig, name: str | None = None) -> list[UserError]:
@@ -284,15 +270,18 @@ def node_mistakes(path: Path | str, federation: FederationConfig, name: str | No
     return _read_node(Path(path), federation, name)[1]
 
 
-def _read_node(path: Path, federation: FederationConfig, name: str | None) -> tuple[NodeConfig | None, list[UserError]]:
+def _read_node(
+    path: Path, federation: FederationConfig | None, name: str | None
+) -> tuple[NodeConfig | None, list[UserError]]:
     file = (path if path.suffix == ".toml" else path / NODE_FILE_NAME).absolute()
+    member, name = Member(index=0, name=name or "", key=b"", address=None), name or file.parent.name
     try:
-        member = find_member(federation, name or file.parent.name)
+        member = member if federation is None else find_member(federation, name)
         document = read_document(file) if file.exists() else {}
     except UserError as error:
         return None, [error]
     mistakes = Mistakes(file)
-    node = _node(document, member, mistakes, discovery=federation.discovery, relays=federation.relays)
+    node = _node(document, member, mistakes, federation)
     return (None if mistakes.found else node), mistakes.found
 
 
@@ -311,14 +300,9 @@ def find_member(federation: FederationConfig, name: str) -> Member:
 
 
 def _node(
-    document: dict[str, Any],
-    member: Member,
-    mistakes: Mistakes,
-    *,
-    discovery: bool = False,
-    relays: tuple[str, ...] = (),
+    document: dict[str, Any], member: Member, mistakes: Mistakes, federation: FederationConfig | None
 ) -> NodeConfig:
-    """Build a node's settings; `discovery` and `relays` are those of the federation file."""
+    """Build a node's settings; those that it leaves out may stand in the file of its federation."""
     unknown_keys(document, "", ("node", "network", "data", "stats"), mistakes)
     data = document.get("data", {})
     if not isinstance(data, dict):
@@ -326,11 +310,12 @@ def _node(
         data = {}
     unknown_keys({"reload_s": data.pop("reload_s")} if "reload_s" in data else {}, "data.", (), mistakes)
     values = read_table(document.get("node", {}), "node.", model.NODE, mistakes)
-    values.setdefault("listen", _default_listen(member))
+    values.setdefault("listen", f"0.0.0.0:{port_of(member.address) if member.address else 0}")
     network = read_table(document.get("network", {}), "network.", model.OWN_NETWORK, mistakes)
-    values["discovery"] = network.pop("discovery", discovery)
+    values["discovery"] = network.pop("discovery", federation is not None and federation.discovery)
     values["interfaces"] = network.pop("interfaces", ())
-    values["relays"] = tuple(dict.fromkeys([*relays, *network.pop("relays", ())]))
+    common = () if federation is None else federation.relays
+    values["relays"] = tuple(dict.fromkeys([*common, *network.pop("relays", ())]))
     folder = mistakes.file.parent
     if "relay_token" in network:
         values["relay_token"] = folder / Path(network.pop("relay_token")).expanduser()
@@ -349,10 +334,6 @@ def _own_network(values: dict[str, Any], folder: Path, mistakes: Mistakes) -> Ow
         if key in values:
             values[key] = folder / Path(values[key]).expanduser()
     return OwnNetwork(**values)
-
-
-def _default_listen(member: Member) -> str:
-    return f"0.0.0.0:{port_of(member.address) if member.address else 0}"
 
 
 # -- what contradicts [privacy] ----------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -22,33 +21,11 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from p2pfl.config.charter import (
-    FEWEST,
-    HASH_BYTES,
-    MOST_BYTES,
-    SIGNATURE_BYTES,
-    Charter,
-    CharterError,
-    federation_id,
-    flaws,
-    realm_of,
-    unpack,
-)
+from p2pfl.config import charter as charters
+from p2pfl.config import tables
+from p2pfl.config.charter import FEWEST, HASH_BYTES, Charter, CharterError, federation_id, flaws, realm_of, unpack
 from p2pfl.config.model import MEMBER, TRAINING, Edges, FederationConfig, Member
-from p2pfl.config.tables import (
-    Kinds,
-    Mistakes,
-    flag,
-    from_text,
-    public_key,
-    read_document,
-    read_row,
-    read_table,
-    require,
-    text,
-    to_text,
-    unknown_keys,
-)
+from p2pfl.config.tables import Kinds, Mistakes, from_text, read_document, read_row, read_table, require, to_text
 from p2pfl.errors import UserError
 from p2pfl.foreign import UNREADABLE, read_file
 from p2pfl.specs import Kind, whole
@@ -90,14 +67,14 @@ HEAD: Kinds = {
     "version": whole(1, 2**53 - 1),
     "realm": _bytes(HASH_BYTES),
     "previous": _bytes(HASH_BYTES, empty=True),
-    "topology": text(),
+    "topology": tables.text(),
     "rounds": TRAINING["rounds"],
     "edges": Kind("a list of pairs [i, j] of members, counted from 0", _edges),
     "schedule": Kind("a list of rounds, each a list of pairs", lambda value: tuple(map(_edges, _list(value)))),
-    "signer": public_key(),
-    "signature": _bytes(SIGNATURE_BYTES),
+    "signer": tables.public_key(),
+    "signature": _bytes(charters.SIGNATURE_BYTES),
 }
-ROW: Kinds = {**MEMBER, "retired": flag()}
+ROW: Kinds = {**MEMBER, "retired": tables.flag()}
 
 
 def read_members_file(path: Path, federation: FederationConfig, mistakes: Mistakes) -> Charter | None:
@@ -107,12 +84,12 @@ def read_members_file(path: Path, federation: FederationConfig, mistakes: Mistak
     """
     document = read_document(path)
     before = len(mistakes.found)
-    tables = document.pop("member", [])
-    unknown_keys(document, "", (*HEAD, "member"), mistakes)
+    rows = document.pop("member", [])
+    tables.unknown_keys(document, "", (*HEAD, "member"), mistakes)
     needed = [key for key in HEAD if key not in ("rounds", "schedule", "previous")]
     require(document, "", needed, HEAD, mistakes)
     head = read_table({key: value for key, value in document.items() if key in HEAD}, "", HEAD, mistakes)
-    members = _members(tables, mistakes)
+    members = _members(rows, mistakes)
     if len(mistakes.found) > before:
         return None
     charter = Charter(**{"previous": b"", "rounds": None, "schedule": ()} | head, members=members)
@@ -121,23 +98,6 @@ def read_members_file(path: Path, federation: FederationConfig, mistakes: Mistak
         mistakes.found.append(flaw)
     if len(mistakes.found) > before:
         return None
-    return _checked(charter, federation, mistakes)
-
-
-def _members(tables: Any, mistakes: Mistakes) -> tuple[Member, ...]:
-    if not isinstance(tables, list) or len(tables) < FEWEST or not all(isinstance(table, dict) for table in tables):
-        mistakes.add("must be a list of tables", "member", None, f"[[member]] {FEWEST} times or more")
-        return ()
-    found = []
-    for index, table in enumerate(tables):
-        values = read_row(table, f"member[{index}].", ROW, mistakes)
-        found.append({"address": None, "retired": False} | values)
-    if mistakes.found:
-        return ()
-    return tuple(Member(index=index, **values) for index, values in enumerate(found))
-
-
-def _checked(charter: Charter, federation: FederationConfig, mistakes: Mistakes) -> Charter | None:
     try:
         return unpack(charter.packed(), admin=federation.admin, realm=realm_of(federation))
     except CharterError as error:
@@ -146,11 +106,24 @@ def _checked(charter: Charter, federation: FederationConfig, mistakes: Mistakes)
         return None
 
 
+def _members(rows: Any, mistakes: Mistakes) -> tuple[Member, ...]:
+    if not isinstance(rows, list) or len(rows) < FEWEST or not all(isinstance(table, dict) for table in rows):
+        mistakes.add("must be a list of tables", "member", None, f"[[member]] {FEWEST} times or more")
+        return ()
+    found = []
+    for index, table in enumerate(rows):
+        values = read_row(table, f"member[{index}].", ROW, mistakes)
+        found.append({"address": None, "retired": False} | values)
+    if mistakes.found:
+        return ()
+    return tuple(Member(index=index, **values) for index, values in enumerate(found))
+
+
 def members_text(charter: Charter, name: str) -> str:
     """Return the text of a signed charter's file. Raises UserError: it is too large."""
     size = len(charter.packed())
-    if size > MOST_BYTES:
-        what, allowed = "too many members or edges for a charter", f"at most {MOST_BYTES} bytes"
+    if size > charters.MOST_BYTES:
+        what, allowed = "too many members or edges for a charter", f"at most {charters.MOST_BYTES} bytes"
         raise UserError(what, key="members", value=f"{size} bytes", allowed=allowed)
     head: dict[str, str | int | None] = {
         "version": charter.version,
@@ -162,7 +135,7 @@ def members_text(charter: Charter, name: str) -> str:
         "signature": to_text(charter.signature),
     }
     lines = [_HEAD.format(name=name)]
-    lines += [f"{key} = {_toml(value)}" for key, value in head.items() if value is not None]
+    lines += [f"{key} = {json.dumps(value)}" for key, value in head.items() if value is not None]
     lines += ["edges = [", *_pairs(charter.edges), "]"]
     if charter.schedule:
         lines.append("schedule = [")
@@ -170,8 +143,8 @@ def members_text(charter: Charter, name: str) -> str:
             lines += ["  [", *(f"  {line}" for line in _pairs(edges)), "  ],"]
         lines.append("]")
     for member in charter.members:
-        lines += ["", "[[member]]", f"name = {_toml(member.name)}", f"key = {_toml(to_text(member.key))}"]
-        lines += [f"address = {_toml(member.address)}"] if member.address is not None else []
+        lines += ["", "[[member]]", f"name = {json.dumps(member.name)}", f"key = {json.dumps(to_text(member.key))}"]
+        lines += [f"address = {json.dumps(member.address)}"] if member.address is not None else []
         lines += ["retired = true"] if member.retired else []
     return "\n".join(lines) + "\n"
 
@@ -185,10 +158,6 @@ _HEAD = """\
 def _pairs(edges: Edges) -> Iterator[str]:
     for start in range(0, len(edges), EDGES_IN_LINE):
         yield "  " + " ".join(f"[{i}, {j}]," for i, j in edges[start : start + EDGES_IN_LINE])
-
-
-def _toml(value: str | int) -> str:
-    return json.dumps(value)
 
 
 INVITE, REQUEST = "p2pfl:", "p2pfl-request:"
@@ -243,7 +212,8 @@ Form = TypeVar("Form", Invite, JoinRequest)
 
 def read_invite(text: str) -> Invite:
     """Read an invite. Raises UserError: it is not an invite, or was truncated."""
-    invite = _decoded(text, INVITE, Invite, "LINE", "the line that `p2pfl invite` prints, from its p2pfl: to its end")
+    allowed = "the line that `p2pfl invite` prints, from its p2pfl: to its end"
+    invite = _convert(_raw(text, INVITE, "LINE", allowed), Invite, "LINE", allowed)
     _require("name", invite.name, "LINE")
     _require("name", invite.federation_name, "LINE")
     for contact in invite.contacts:
@@ -320,24 +290,6 @@ def invite_of(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A difference between a copied folder and the folder from which the invite came."""
-
-    file: Path
-    text: str
-
-
-def difference(federation: FederationConfig, invite: Invite) -> Difference | None:
-    """Find a difference in the federation file, or in the code that it names, from the inviting machine's copy."""
-    if federation_id(federation) != invite.federation:
-        return Difference(federation.path, "not the federation file that the invite was made for")
-    if code_digest(federation) != invite.code:
-        named = ", ".join(file.name for file in code_files(federation))
-        return Difference(federation.path.parent, f"not the code that the invite was made for: {named}")
-    return None
-
-
 def code_files(federation: FederationConfig) -> list[Path]:
     """Return the files with the user's own code: a task, rule or method given as `file.py:object`. Files that they
     import are left out.
@@ -363,10 +315,6 @@ def _line(prefix: str, raw: bytes) -> str:
 def _check(prefix: str, raw: bytes) -> bytes:
     """Compute a checksum that detects a truncated or mistyped line; it is no protection against attacks."""
     return hashlib.blake2b(raw, digest_size=CHECK_BYTES, person=prefix.encode()[:16]).digest()
-
-
-def _decoded(text: str, prefix: str, form: type[Form], key: str, allowed: str) -> Form:
-    return _convert(_raw(text, prefix, key, allowed), form, key, allowed)
 
 
 def _raw(text: str, prefix: str, key: str, allowed: str) -> bytes:

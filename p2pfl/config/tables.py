@@ -9,7 +9,7 @@ import base64
 import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from importlib import import_module
@@ -149,7 +149,8 @@ def read_table(
             try:
                 values[key] = kind.read(table[key])
             except ValueError as reason:
-                message = whose + (str(reason) or _complaint(table[key]))
+                simple = isinstance(table[key], str | int | float) and not isinstance(table[key], bool)
+                message = whose + (str(reason) or ("impossible value" if simple else "wrong type"))
                 mistakes.add(message, prefix + key, _brief(table[key]), kind.allowed)
     return values
 
@@ -176,15 +177,17 @@ def require(table: Any, prefix: str, keys: Iterable[str], kinds: Mapping[str, Ki
             mistakes.add("is missing", prefix + key, None, kinds[key].allowed)
 
 
-def text() -> Kind:
+def _kind(allowed: str) -> Callable[[Callable[[Any], Any]], Callable[[], Kind]]:
+    """Make a kind of value from its reader, which raises ValueError."""
+    return lambda read: lambda: Kind(allowed, read)
+
+
+@_kind("text")
+def text(value: Any) -> str:
     """A kind of value: any text that is not empty."""
-
-    def read(value: Any) -> str:
-        if not isinstance(value, str) or not value.strip():
-            raise ValueError
-        return value
-
-    return Kind("text", read)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError
+    return value
 
 
 def matching(pattern: re.Pattern[str], allowed: str) -> Kind:
@@ -205,13 +208,11 @@ def choice(*words: str) -> Kind:
     return matching(re.compile("|".join(map(re.escape, words))), ", ".join(words))
 
 
-def flag() -> Kind:
-    def read(value: Any) -> bool:
-        if not isinstance(value, bool):
-            raise ValueError  # noqa: TRY004 - as of all kinds
-        return value
-
-    return Kind("true or false", read)
+@_kind("true or false")
+def flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError  # noqa: TRY004 - as of all kinds
+    return value
 
 
 def several(kind: Kind, allowed: str, *, least: int = 0, most: int = MOST_CHARACTERS, twice: str = "") -> Kind:
@@ -249,19 +250,15 @@ def hosts() -> Kind:
     return several(lower, 'a name of this machine such as "pi1.local", or a list of them')
 
 
-def pair() -> Kind:
+@_kind('the names of two neighbors, such as ["node0", "node1"]')
+def pair(value: Any) -> tuple[str, str]:
     """A kind of value: two different names."""
-    one = name()
-
-    def read(value: Any) -> tuple[str, str]:
-        if not isinstance(value, list) or len(value) != 2:
-            raise ValueError
-        first, second = (one.read(each) for each in value)
-        if first == second:
-            raise ValueError(f"{first} twice: an edge joins two nodes")
-        return first, second
-
-    return Kind('the names of two neighbors, such as ["node0", "node1"]', read)
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError
+    first, second = (name().read(each) for each in value)
+    if first == second:
+        raise ValueError(f"{first} twice: an edge joins two nodes")
+    return first, second
 
 
 def address(least_port: int) -> Kind:
@@ -302,32 +299,26 @@ def member_address() -> Kind:
 HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 
 
-def hours() -> Kind:
+@_kind('"HH:MM-HH:MM", such as "20:00-06:00"')
+def hours(value: Any) -> str:
     """A kind of value: the hours from one time of day to another one, perhaps over midnight."""
-
-    def read(value: Any) -> str:
-        found = HOURS.fullmatch(value) if isinstance(value, str) else None
-        if found is None or found[1] + found[2] == found[3] + found[4]:
-            raise ValueError
-        return str(value)
-
-    return Kind('"HH:MM-HH:MM", such as "20:00-06:00"', read)
+    found = HOURS.fullmatch(value) if isinstance(value, str) else None
+    if found is None or found[1] + found[2] == found[3] + found[4]:
+        raise ValueError
+    return str(value)
 
 
-def proxy() -> Kind:
+@_kind('"http://host:port", or "none"')
+def proxy(value: Any) -> str:
     """A kind of value: the URL of an HTTP proxy, without a password, or "none"."""
-
-    def read(value: Any) -> str:
-        found = PROXY.fullmatch(value) if isinstance(value, str) else None
-        if value == "none":
-            return "none"
-        if found is not None and found["user"]:
-            raise ValueError("user and password belong in a file that proxy_password_file names")
-        if found is None or not 1 <= int(found["port"] or 1) <= 65535:
-            raise ValueError
-        return str(value)
-
-    return Kind('"http://host:port", or "none"', read)
+    found = PROXY.fullmatch(value) if isinstance(value, str) else None
+    if value == "none":
+        return "none"
+    if found is not None and found["user"]:
+        raise ValueError("user and password belong in a file that proxy_password_file names")
+    if found is None or not 1 <= int(found["port"] or 1) <= 65535:
+        raise ValueError
+    return str(value)
 
 
 def port_of(address: str) -> int:
@@ -389,11 +380,22 @@ PUBLIC_KEY = re.compile(r"[A-Za-z0-9_-]{43}")
 PUBLIC_KEY_IN_WORDS = "the public key that `p2pfl key` prints, 43 characters"
 
 
-def public_key() -> Kind:
+@_kind(PUBLIC_KEY_IN_WORDS)
+def public_key(value: Any) -> bytes:
     """A kind of value: a public key, 32 bytes in base64url without padding. Most typing errors do not yield a point on
     the curve.
     """
-    return Kind(PUBLIC_KEY_IN_WORDS, _read_public_key)
+    from nacl.bindings import crypto_core_ed25519_is_valid_point  # noqa: PLC0415 - few files have keys
+
+    if not isinstance(value, str) or not PUBLIC_KEY.fullmatch(value):
+        raise ValueError
+    try:
+        public = from_text(value)
+    except ValueError:
+        public = b""
+    if not public or not crypto_core_ed25519_is_valid_point(public):
+        raise ValueError("not a valid key: it looks mistyped")
+    return public
 
 
 def public_keys() -> Kind:
@@ -401,10 +403,6 @@ def public_keys() -> Kind:
     allowed = f"a list of public keys, each as {PUBLIC_KEY_IN_WORDS}"
     keys = several(public_key(), allowed, least=1, twice="a key appears twice")
     return Kind(allowed, lambda value: keys.read(None if isinstance(value, str) else value))
-
-
-def _complaint(value: Any) -> str:
-    return "impossible value" if isinstance(value, str | int | float) and not isinstance(value, bool) else "wrong type"
 
 
 def _brief(value: Any) -> Any:
@@ -423,20 +421,6 @@ def _brief(value: Any) -> Any:
 def without_password(text: str) -> str:
     """Return the text without the user and password of a URL: it is going to be shown."""
     return re.sub(r"(?<=://)[^/\s]*@", "...@", text)
-
-
-def _read_public_key(value: Any) -> bytes:
-    from nacl.bindings import crypto_core_ed25519_is_valid_point  # noqa: PLC0415 - few files have keys
-
-    if not isinstance(value, str) or not PUBLIC_KEY.fullmatch(value):
-        raise ValueError
-    try:
-        public = from_text(value)
-    except ValueError:
-        public = b""
-    if not public or not crypto_core_ed25519_is_valid_point(public):
-        raise ValueError("not a valid key: it looks mistyped")
-    return public
 
 
 def to_text(raw: bytes) -> str:

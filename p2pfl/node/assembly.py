@@ -20,7 +20,7 @@ import numpy as np
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.charter import HASH_BYTES, federation_id, keys
-from p2pfl.config.graph import hops, rule_of, settings_of, shares_of
+from p2pfl.config.graph import all_shares, hops, rule_of, settings_of
 from p2pfl.config.load import find_member
 from p2pfl.config.model import FederationConfig, Member, NodeConfig, TrainingConfig
 from p2pfl.core.core import Core
@@ -387,7 +387,7 @@ def settings_for(setup: Setup) -> Settings:
         setup.federation,
         hops=hops(setup.federation, index),
         gammas=gammas_of(setup.federation, index, setup.exchanged_size),
-        shares=shares_of(setup.federation, index),
+        shares=all_shares(setup.federation)[index],
         least=rule.least if rule else 0,
         fragments=fragments_of(codecs_of(setup.federation, index), setup.peers),
     )

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from p2pfl.config.charter import keys
-from p2pfl.config.graph import all_shares, edge_weights, federation_graph, settings_of, shares_of
+from p2pfl.config.graph import all_shares, edge_weights, federation_graph, settings_of
 from p2pfl.config.load import federation_mistakes, load_config
 from p2pfl.reporting.figures import configuration, predicted
 from topologies import TopologyError
@@ -33,15 +33,14 @@ def federation_file(tmp_path, valid_text, write):
 def test_the_weights_of_the_file_are_those_of_the_members_edges(federation_file):
     federation = load_config(federation_file(WEIGHTS))
     assert federation.edge_weights == {(0, 1): 0.5, (1, 2): 0.25}
-    assert shares_of(federation, 1) == {0: 0.5, 2: 0.25}
-    assert all_shares(federation) == [shares_of(federation, index) for index in range(3)]
+    assert all_shares(federation)[1] == {0: 0.5, 2: 0.25}
     assert configuration(federation)["edge_weights"] == [[0, 1, 0.5], [1, 2, 0.25]]
     assert predicted(federation, None) == pytest.approx(0.25 + 0.1875**0.5)
 
 
 def test_a_core_offers_its_samples_times_the_weight(federation_file):
     federation = load_config(federation_file(WEIGHTS))
-    profile = settings_of(federation, hops=1, shares=shares_of(federation, 1)).profile
+    profile = settings_of(federation, hops=1, shares=all_shares(federation)[1]).profile
     facts = type("Facts", (), {"samples": 60.0, "degree": 2, "weight": 20.0})()
     assert (profile.weight_of(0, facts), profile.weight_of(2, facts), profile.weight_of(9, facts)) == (30.0, 15.0, 20.0)
     assert [profile.samples_behind(a, peer, facts) for peer, a in ((0, 30.0), (2, 15.0), (9, 20.0))] == [60.0] * 3

@@ -22,7 +22,6 @@ from p2pfl.config.members import (
     Invite,
     JoinRequest,
     code_digest,
-    difference,
     invite_of,
     read_invite,
     read_request,
@@ -30,6 +29,7 @@ from p2pfl.config.members import (
     require_current,
 )
 from p2pfl.errors import UserError
+from p2pfl.features.members.joining import require_same
 
 TOKEN = bytes(range(16))
 NEWCOMER = key_of(77)
@@ -138,9 +138,11 @@ def test_other_files_than_those_of_the_invite_are_found(tmp_path):
     (tmp_path / "task.py").write_text("task = 1\n", encoding="utf-8")
     here = replace(ward(), path=tmp_path / "federation.toml", task=replace(ward().task, name="task.py:task"))
     invite = invite_of(here, "pi4", TOKEN)
-    assert difference(here, invite) is None
+    require_same(here, invite)
     assert code_digest(here) == invite.code
     (tmp_path / "task.py").write_text("task = 2\n", encoding="utf-8")
-    assert "task.py" in difference(here, invite).text
+    with pytest.raises(UserError, match=r"not the code .*: task\.py"):
+        require_same(here, invite)
     other = replace(here, training=replace(here.training, learning_rate=0.5))
-    assert "federation file" in difference(other, invite).text
+    with pytest.raises(UserError, match="not the federation file"):
+        require_same(other, invite)

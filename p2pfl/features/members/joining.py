@@ -12,12 +12,13 @@ from pathlib import Path
 
 import click
 
+from p2pfl.config.charter import federation_id
 from p2pfl.config.load import FILE_NAME, federation_file, load_config
 from p2pfl.config.members import (
     Invite,
     JoinRequest,
+    code_digest,
     code_files,
-    difference,
     in_words,
     members_file,
     read_invite,
@@ -106,10 +107,14 @@ def find_invite(federation: Path | str, name: str) -> Invite | None:
 
 def require_same(federation: FederationConfig, invite: Invite) -> None:
     """Check that the copied files are the ones for which the invite was made. Raises UserError: they differ."""
-    unlike = difference(federation, invite)
-    if unlike is not None:
-        allowed = "a copy from the machine that made the invite, or from a node"
-        raise UserError(unlike.text, file=unlike.file, allowed=allowed)
+    allowed = "a copy from the machine that made the invite, or from a node"
+    if federation_id(federation) != invite.federation:
+        text = "not the federation file that the invite was made for"
+        raise UserError(text, file=federation.path, allowed=allowed)
+    if code_digest(federation) != invite.code:
+        named = ", ".join(file.name for file in code_files(federation))
+        text = f"not the code that the invite was made for: {named}"
+        raise UserError(text, file=federation.path.parent, allowed=allowed)
 
 
 def own_address(invite: Invite) -> str:

@@ -285,9 +285,7 @@ def _whole_pairs(pairs: object) -> Ends:
 
 
 def whole_number(value: object, key: str, least: int | None = None) -> int:
-    """Return `value`, of any integer type, as an int. Raises TopologyError if it is not an integer, or below
-    `least`.
-    """
+    """Return `value`, of any integer type, as an int. Raises TopologyError if it is none, or below `least`."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:

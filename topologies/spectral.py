@@ -266,9 +266,7 @@ def plain_extremes(topology: Topology, *, certify: bool = False) -> Extremes:
 
 
 def fiedler_vector(topology: Topology) -> Array:
-    """Compute the unit Fiedler vector (nodes,), with its largest entry positive. Raises NotConverged if none was
-    found.
-    """
+    """Compute the unit Fiedler vector (nodes,), its largest entry positive. Raises NotConverged."""
     vector = require_converged(extremes(Laplacian.plain(topology))).vector
     return vector if vector[np.argmax(np.abs(vector))] > 0 else -vector
 

@@ -193,9 +193,7 @@ class Median(ColumnRule):
     source="Pillutla et al. 2022, arXiv 1912.13445",
 )
 class GeometricMedian(Aggregator):
-    """The geometric median, as precise as float64 allows. It needs no f, only that fewer than half of the vectors
-    lie.
-    """
+    """The geometric median, as precise as float64 allows. It needs no f, only that fewer than half of all lie."""
 
     def mixture(self, rows: Rows) -> Mixture:
         return _weighted(rows, self.shares(spread_of(rows)))

@@ -39,8 +39,7 @@ class Course:
     """Handles events and returns effects; it has no I/O and no clock of its own.
 
     The driver carries out the effects: it answers `StartRound` with RoundTrained or RoundRefused, and `CommitRound`
-    with RoundCommitted; `Finish` ends the node. The other methods serve the status, the page and the result. `facts`
-    holds what the node has done so far.
+    with RoundCommitted; `Finish` ends the node. Other methods serve status and result. `facts`: what it has done.
     """
 
     facts: Facts
@@ -70,7 +69,9 @@ class Course:
 
     @property
     def phase(self) -> Phase:
-        raise NotImplementedError
+        if self.rounds is None:
+            raise NotImplementedError
+        return self.rounds.phase
 
     @property
     def life(self) -> Life:
@@ -210,13 +211,8 @@ class Core(Course):
 
     def deadline(self) -> float | None:
         """Return when `wake` must be called next; None for never."""
-        next_at, due = self.timers.next_at, self.rounds.due
-        next_at = min(due, next_at, self.census.due_at, self.lives.due_at)
+        next_at = min(self.rounds.due, self.timers.next_at, self.census.due_at, self.lives.due_at)
         return None if next_at == NEVER else next_at
-
-    @property
-    def phase(self) -> Phase:
-        return self.rounds.phase
 
     @property
     def life(self) -> Life:
@@ -237,13 +233,12 @@ class Core(Course):
 
     def _from_stranger(self, event: SessionEvent) -> list[Effect]:
         """Handle an event of a future or former neighbor; the engine never works for such a peer."""
-        match event:
-            case SessionOpened():
-                return self.amending.meet(event)
-            case SessionClosed():
-                return self.amending.part(event)
-            case MessageReceived():
-                return []
+        if isinstance(event, SessionOpened):
+            return self.amending.meet(event)
+        if isinstance(event, SessionClosed):
+            return self.amending.part(event)
+        if isinstance(event, MessageReceived):
+            return []
         raise ValueError(f"the engine has worked on an edge to {event.peer}, who is no neighbor")
 
     def _for_whole_node(

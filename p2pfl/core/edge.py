@@ -346,8 +346,7 @@ class Timers:
 class Neighbors:
     """The edges of node `index`, and what all its edges and its rounds share.
 
-    All maps are in neighbor order, and stay the same objects, because other parts of the core hold them. Edges come and
-    go with the federation's members and graph. `lines` is the same object as in `hearsay`.
+    All maps are in neighbor order and stay the same objects, which other parts hold; `lines` is that of `hearsay`.
     """
 
     index: int

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, assert_never, final
+from typing import ClassVar, final
 
 from p2pfl.core.events import (
     Alarm,
@@ -204,9 +204,7 @@ class ExchangeInitiator(Exchange):
                 return self._hear_ask(message, now)
             case Resync():
                 return self.hear_resync(message, now)
-            case Request():
-                return []
-        assert_never(message)
+        return []
 
     def conclude(self, result: EngineResult, now: float) -> list[Effect]:
         match result:
@@ -235,10 +233,8 @@ class ExchangeInitiator(Exchange):
             return []
         self.busy = True
         self.service.asked_at = now
-        weight, staleness = (
-            self._offer(),
-            self.weighing.staleness_weight(record.known, fell_to_zero=record.last_factor_zero),
-        )
+        weight = self._offer()
+        staleness = self.weighing.staleness_weight(record.known, fell_to_zero=record.last_factor_zero)
         self.offered_factor = weight * staleness
         audit = self.audit_next or (record.seq + 1) % self.settings.audit_every == 0
         self.audit_next = False
@@ -276,11 +272,10 @@ class ExchangeInitiator(Exchange):
         """Return a_i for the next request, that of the profile, or half of the part of n_i not taken by open requests.
 
         D is computed from the model at the freeze, and moves this node's model when the Reply arrives. If the shares
-        a_i/n_i of all open requests added up to more than 1, the model could overshoot its neighbors, further each
-        time. On a static graph at most deg_i requests are open, so the sum is at most deg_i/(deg_i+1). In a schedule,
-        deg_i counts the edges of one round, and neighbors of other rounds may ask for theirs at the same time: halving
-        what is left keeps the sum below 1 however many coincide. A neighbor without a session takes nothing from the
-        others: its D arrives once, when its session is back. Requests about different fragments never meet.
+        a_i/n_i of all open requests added up to more than 1, the model could overshoot its neighbors, ever further. On
+        a static graph at most deg_i are open, so the sum is at most deg_i/(deg_i+1). In a schedule deg_i counts the
+        edges of one round, and neighbors of others may ask at the same time: halving what is left keeps the sum below
+        1. A neighbor without a session takes nothing: D arrives once. Requests about different fragments never meet.
         """
         facts = self.facts
         weight = self.settings.profile.weight_of(self.line.peer, facts)
@@ -405,9 +400,7 @@ class ExchangeResponder(Exchange):
                 return self._hear_request(message, now)
             case Resync():
                 return self.hear_resync(message, now)
-            case Reply() | Ask() | Busy():
-                return []
-        assert_never(message)
+        return []
 
     def conclude(self, result: EngineResult, now: float) -> list[Effect]:
         match result:

@@ -2,8 +2,7 @@
 
 A neighbor's standing is its proven faults, which no honest node commits, and the quarantine that follows. Only proven
 faults count: sessions are authenticated, and both ends run one federation file. Slowness, silence, lost sessions,
-Busy, staleness, a restart with an older state, and a rule's judgement of a model never count, because honest nodes
-that are far away or have other data look the same.
+Busy, staleness, a restart with an older state, and a rule's judgement never count: far honest nodes look the same.
 """
 
 from __future__ import annotations
@@ -184,11 +183,8 @@ class Patience:
     filled_at: float | None = None
 
     def wait_s(self) -> float:
-        base = FIRST_PATIENCE_S
-        if self.exchange_s is not None:
-            base = PATIENCE_MULTIPLE * self.exchange_s + PATIENCE_FLOOR_S
-        base = min(base, self.longest_s)
-        return float(base * 0.5**self.misses) if self.misses else base
+        wait_s = FIRST_PATIENCE_S if self.exchange_s is None else _noise_s(self.exchange_s)
+        return float(min(wait_s, self.longest_s) * 0.5**self.misses)
 
     def note_exchange(self, took_s: float | None) -> None:
         """Record a completed exchange, in time or not; `took_s` enters the average if it is known."""
@@ -329,16 +325,8 @@ class Fault(enum.StrEnum):
     """The neighbor sealed bytes that are not a message."""
 
 
-POINTS: Mapping[Fault, float] = {
-    Fault.PAYLOAD: 1.0,
-    Fault.FACTOR: 2.0,
-    Fault.COUNTER: 2.0,
-    Fault.AUDIT: 1.0,
-    Fault.RESYNC: 0.5,
-    Fault.FLOOD: 2.5,
-    Fault.MALFORMED: 1.0,
-}
-"""The points for each fault: a machine may fail once or twice, and an edge may restart by a fault in our models."""
+POINTS = {Fault.FACTOR: 2.0, Fault.COUNTER: 2.0, Fault.RESYNC: 0.5, Fault.FLOOD: 2.5}
+"""The points of faults that have not 1: a machine may fail once or twice, an edge restart by a fault in our models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,7 +368,7 @@ class Standing:
         points = self.points(now)
         if points < FORGOTTEN:
             self._term_s = FIRST_TERM_S
-        self._points, self._noted_at = points + POINTS[fault], max(now, self.until)
+        self._points, self._noted_at = points + POINTS.get(fault, 1.0), max(now, self.until)
         if self._points < ENOUGH or self.is_quarantined(now):
             return False
         self.until = now + self._term_s

@@ -44,9 +44,7 @@ SEND_WITHIN_S = 0.25
 SOON_S = 0.005
 """How long news may wait at a node that is through: for other news that come along, not for the next round."""
 SOON_FOR_S = 0.25
-"""For how long after a node is through its news wait only `SOON_S`. Among nodes of different speeds more would cost
-more bytes than it saves (docs/decisions/0055-word-that-all-are-through.md).
-"""
+"""For how long after a node is through its news wait only `SOON_S` (decision 0055: more costs more than it saves)."""
 MOST_SENDS = 16
 """How many times in a row the same sets go to a neighbor: with a robust rule two nodes may never agree."""
 
@@ -226,11 +224,8 @@ class Census:
 
     def uninformed_neighbors(self) -> list[int]:
         """Return the neighbors that may not know the latest news and have not been sent it."""
-        return [
-            peer
-            for peer, claims in self.claims.items()
-            if claims.sent_digest != self.digest and self.has_news_for(peer)
-        ]
+        untold = [peer for peer, claims in self.claims.items() if claims.sent_digest != self.digest]
+        return [peer for peer in untold if self.has_news_for(peer)]
 
     def _take(self, begun: int, through: int, now: float) -> None:
         begun, through = self.begun | begun | through, self.through | through
@@ -308,9 +303,7 @@ LARGEST_STEP = 2**20
 PASS_ON_EVERY_S = 0.25
 NEWS_PER_S = 8.0
 LEAST_NEWS = 512.0
-"""How many reports of lives a node accepts from a neighbor at once (or twice the number of members, if more); after
-that, `NEWS_PER_S`.
-"""
+"""The reports of lives accepted from a neighbor at once (or twice the number of members); then `NEWS_PER_S`."""
 MOST_CLAIMS = 8
 """How often a process may raise its own generation: two copies of one key must not outbid each other forever."""
 MOST_PROCESSES = 64

@@ -26,9 +26,7 @@ MOST_LIVES_TOLD = 256
 PROTOCOL = "p2pfl/1"
 PROTOCOL_VERSION = 10
 LEAST_VERSION = max(9, PROTOCOL_VERSION - 1)
-"""The oldest protocol version that a node speaks. From version 9 on, a node also speaks the version before its own, so
-that a federation can be upgraded node by node.
-"""
+"""The oldest protocol version that a node speaks, as of 9 the one before its own: upgrades go node by node."""
 CHUNK_BYTES = 256 * 1024
 
 

@@ -246,10 +246,7 @@ UNANSWERED_ROUNDS = 10
 UNANSWERED_S = 45.0
 """A neighbor that has a session but exchanges nothing for this many rounds and seconds is reported."""
 LONG_ABSENCE_S = 60.0
-"""How long a neighbor may have no session before it is reported.
-
-Shorter absences keep the count of rounds without an exchange: else who cuts each session in time is never noticed.
-"""
+"""A longer absence is reported; a shorter one keeps the count of rounds without an exchange, or cuts would hide it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -285,7 +282,7 @@ class Progress:
         self.census.note_session(self.peer, now)
         self.first_heard = hello.version if self.first_heard is None else self.first_heard
         self.done, self.closing = hello.done, hello.closing
-        self.level, self.settled = _level(hello.level), None
+        self.level, self.settled = NEVER if hello.level is None else float(hello.level), None
         self.trained = max(self.trained, hello.trained)
         known = digest_of(hello.begun, hello.through)
         self.census.hear(self.peer, known, hello.begun, hello.through, now, bound=hello.bound)
@@ -295,7 +292,7 @@ class Progress:
         self.trained = max(self.trained, ready.trained)
         self.census.hear(self.peer, ready.known, ready.begun, ready.through, now, bound=ready.bound)
         self.settled = ready.level if self.level == NEVER else None
-        self.level = max(self.level, _level(ready.level))
+        self.level = NEVER if ready.level is None else max(self.level, ready.level)
         if ready.closing is not None:
             awaited = self.is_awaited
             self.closing = max(self.closing or 0, ready.closing)
@@ -347,10 +344,6 @@ class Progress:
     def awaits_us(self) -> bool:
         """True if the neighbor is in a closing round that this end has yet to begin."""
         return self.keeps_step and not self.done and (self.closing or 0) > (self.facts.closing or 0)
-
-
-def _level(hops: int | None) -> float:
-    return NEVER if hops is None else float(hops)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -156,14 +156,10 @@ class Tick:
 
 
 GRACE = 4
-"""If there are enough sessions, a lack of replicas is reported only after this many rounds in a row: a new or restarted
-edge takes two exchanges to fill its replicas.
-"""
-
-
+"""A lack of replicas is reported after so many rounds in a row: a new edge takes two exchanges to fill its own."""
 UNMOVED_ROUNDS = 10
-"""Mixes without an effect are reported after this many in a row. Measured, with two digits per node and a rule that
-takes something from most neighbors: up to 3 where nobody lies. Under the attack `mirror`, no mix has an effect.
+"""Mixes without an effect are reported after so many in a row. Where nobody lies there were up to 3, measured with two
+digits per node; under the attack `mirror`, no mix has one.
 """
 
 
@@ -199,7 +195,11 @@ class Mixing:
             return [*self._miss(len(present)), *self._judge()]
         self._in_a_row = 0
         weights = tuple(shares[peer] for peer in present)
-        effects = [*self._judge(), *self._find(len(present))]
+        effects = self._judge()
+        if self.too_few:
+            self.too_few = False
+            text = f"there are fresh models of {len(present)} neighbors again: mixing continues"
+            effects.append(Alarm(kind="enough-neighbors", peer=None, text=text))
         return [*effects, Mix(peers=present, weights=weights)]
 
     def _count_exchanged(self) -> list[Effect]:
@@ -222,16 +222,12 @@ class Mixing:
         return [Alarm(kind="hardly-mixes", peer=None, text=text)]
 
     def end(self, *, failed: bool, moved: bool) -> list[Effect]:
-        """Record the end of a mix; if `failed`, the rule gave no model, and the round mixed with no neighbor."""
+        """Record the end of a mix, `failed` if there is no model; report once that it keeps nothing, or does again."""
         self.mixed += not failed
         self.alone += failed
-        if not failed:
-            return self._note(moved=moved)
-        text = "the rule raised, or gave no finite model: nothing was mixed"
-        return [Alarm(kind="mixing-failed", peer=None, text=text)]
-
-    def _note(self, *, moved: bool) -> list[Effect]:
-        """Report once that the rule keeps nothing from any neighbor, and once that it keeps something again."""
+        if failed:
+            text = "the rule raised, or gave no finite model: nothing was mixed"
+            return [Alarm(kind="mixing-failed", peer=None, text=text)]
         self._unmoved = 0 if moved else self._unmoved + 1
         nothing = self._unmoved >= UNMOVED_ROUNDS
         if self.nothing_kept == nothing:
@@ -254,14 +250,6 @@ class Mixing:
         self.too_few = True
         text = f"{there} neighbors are connected, with fresh models of {present}: {self.settings.profile.condition}"
         return [Alarm(kind="too-few-neighbors", peer=None, text=text)]
-
-    def _find(self, present: int) -> list[Effect]:
-        """Report once that there are enough neighbors again."""
-        if not self.too_few:
-            return []
-        self.too_few = False
-        text = f"there are fresh models of {present} neighbors again: mixing continues"
-        return [Alarm(kind="enough-neighbors", peer=None, text=text)]
 
 
 IDLE_S = 0.5

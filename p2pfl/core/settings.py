@@ -56,12 +56,12 @@ class Facts:
     `degree` the largest number of edges that one round uses (on a static graph, all of them), `pace_s` the mixed
     estimate of seconds per local step. `trained` is the progress that others see: `rounds`, or whole seconds if
     training is bounded by time. `alone` counts the rounds trained without a neighbor. Near the end, `settled` is the
-    number of hops within which all active members are through (`company`), None before. `closing` counts the mixing
-    rounds since training ended, None before; if `out_of_step`, the remaining ones wait for no neighbor. Before the
-    first round, `level` is the number of hops within which all nodes are connected, None afterwards. `started_at` is
-    when this process began, by its own clock. `joining` means that no neighbor should mix with this model, because the
-    node has not begun yet, or will start from its neighbors' models. `repeat_s` is how long a word about where the node
-    stands waits for its first repeat: a second, or the time of an exchange once messages were seen to vanish.
+    number of hops within which all active members are through, None before. `closing` counts the mixing rounds since
+    training ended, None before; if `out_of_step`, the remaining ones wait for no neighbor. Before the first round,
+    `level` is the number of hops within which all nodes are connected, None afterwards. `started_at` is when this
+    process began, by its own clock. `joining`: no neighbor should mix with this model, because the node has not begun
+    or will start from its neighbors' models. `repeat_s` is how long a word about where the node stands waits for its
+    first repeat: a second, or the time of an exchange once messages were seen to vanish.
     """
 
     degree: int
@@ -153,12 +153,6 @@ def turns_of(index: int, schedule: Sequence[Iterable[tuple[int, int]]]) -> dict[
             if index in (a, b):
                 phases.setdefault(b if a == index else a, []).append(phase)
     return {peer: Turns(len(schedule), tuple(sorted(phases[peer]))) for peer in sorted(phases)}
-
-
-def most_at_once(turns: Mapping[int, Turns]) -> int:
-    """Return the largest number of these edges that are active in the same round."""
-    period = max((each.period for each in turns.values()), default=0)
-    return max((sum(each.is_active(phase) for each in turns.values()) for phase in range(period)), default=0)
 
 
 @STALENESS.add(name="none", means="an exchange counts in full however late it is")
@@ -341,9 +335,7 @@ class Conservative:
     gammas: Mapping[int, float] = field(default_factory=dict)
     """The gamma of each neighbor whose value differs from `gamma`."""
     shares: Mapping[int, float] = field(default_factory=dict)
-    """The mixing weight w of each neighbor's edge, the same at both its ends, if the graph's file has weights. Those of
-    a node add up to at most 1, and none is above 1/2.
-    """
+    """The mixing weight of each neighbor's edge, if the graph's file has them: at most 1/2, and 1 for all of a node."""
 
     def weight_of(self, peer: int, facts: Facts) -> float:
         """Return a_i for an exchange with this neighbor, in samples: n_i w_ij, or n_i/(deg_i+1) without weights.
@@ -364,8 +356,9 @@ class Conservative:
         return self.gammas.get(peer, self.gamma)
 
     def degree(self, turns: Mapping[int, Turns]) -> int:
-        """Return how many edges share the node's weight in one round; `turns` has the turns of each neighbor."""
-        return most_at_once(turns)
+        """Return the largest number of edges that one round uses and that share the node's weight in it."""
+        period = max((each.period for each in turns.values()), default=0)
+        return max((sum(each.is_active(phase) for each in turns.values()) for phase in range(period)), default=0)
 
     def whole(self, begun: int, members: int) -> int:
         """Return the number of members of which half must be through, if `begun` are known to have begun."""

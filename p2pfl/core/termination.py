@@ -212,11 +212,9 @@ class Termination:
 
     def absent_neighbors(self, now: float) -> tuple[int, ...]:
         """Return the neighbors without a session, or silent for `AWAY_S`; mixing with them is not balanced."""
-        return tuple(peer for peer, edge in self.edges.items() if not edge.is_open or self._is_silent(edge, now))
-
-    def _is_silent(self, edge: Edge, now: float) -> bool:
-        service = edge.service
-        return service.is_mute and now - service.unanswered_from >= self._limit_s(edge, AWAY_S)
+        mute = (edge for edge in self.edges.values() if edge.is_open and edge.service.is_mute)
+        silent = {edge for edge in mute if now - edge.service.unanswered_from >= self._limit_s(edge, AWAY_S)}
+        return tuple(peer for peer, edge in self.edges.items() if not edge.is_open or edge in silent)
 
     def _absent(self, limit_s: float, now: float) -> int:
         """Return the bitmap of unfinished neighbors that have not taken part for `limit_s` seconds."""

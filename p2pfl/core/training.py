@@ -20,21 +20,15 @@ from p2pfl.core.neighbor import Hearsay
 from p2pfl.core.settings import NEVER, Best, Facts, Settings
 
 LEAST_AT_ONCE = 5
-"""A node that is through goes on at once for this many rounds, or for a tenth of those that it had to do if that is
-more: else nodes of nearly equal speed would idle at the end while the slower ones drag the model to their data.
-"""
+"""A node that is through goes on at once for so many rounds, or a tenth of those asked: of equals none should idle."""
 SPREAD_ROUNDS, SPREAD = 10, 10.0
-"""Then it trains so many rounds more, spread over `SPREAD` times its training time, ever farther apart, so that the
-data of fast nodes count until nodes ten times slower are through.
-"""
+"""Then it trains so many more, ever farther apart: its data count until nodes ten times slower are through."""
 NEWEST = 0.2
 """The weight of the latest round in this node's pace."""
 
 
 def begins_beyond(number: int, asked: int) -> float:
-    """Return when the round of this `number` (from 1) beyond those `asked` may begin, as a multiple of the time that
-    the node trained until it was through; NEVER if it may not.
-    """
+    """Return when round `number` (from 1) beyond those `asked` may begin, in training times; NEVER if it may not."""
     spread = number - max(LEAST_AT_ONCE, asked // 10)
     if spread > SPREAD_ROUNDS:
         return NEVER
@@ -294,12 +288,8 @@ class Beginning:
     def sources(self, *, late: bool) -> tuple[int, ...]:
         """Return the neighbors to start from the median of: those with filled replicas; none while more may come."""
         live = [edge for edge in self.edges.values() if edge.is_open]
-        filled = tuple(
-            edge.peer
-            for edge in live
-            if min(edge.exchange.record.seq, edge.service.exchanges)
-            >= self.settings.fragments.get(edge.peer, JOIN_TICKS)
-        )
+        done = {edge.peer: min(edge.exchange.record.seq, edge.service.exchanges) for edge in live}
+        filled = tuple(peer for peer in done if done[peer] >= self.settings.fragments.get(peer, JOIN_TICKS))
         enough = (late or len(filled) == len(live)) and len(filled) >= self.settings.profile.neighbors_needed
         return filled if enough else ()
 

@@ -265,9 +265,7 @@ def allowed() -> str:
 
 
 def parse_method(text: str) -> ParsedMethod:
-    """Parse a method's spec. Raises ValueError, which names the wrong word, what is wrong with it and what is
-    allowed.
-    """
+    """Parse a method's spec. Raises ValueError, which names the wrong word, what is wrong and what is allowed."""
     if own := METHODS.own(text):
         return ParsedMethod(name=own[0], parameters=read_parameters(*own, None))
     entry, values = METHODS.read(text)

@@ -74,7 +74,7 @@ def test_five_models_that_cannot_be_lead_to_quarantine():
 def test_no_single_fault_of_any_kind_is_enough_and_some_number_of_each_is(fault):
     standing = Standing()
     assert not standing.note(fault, "text", 0.0)
-    assert any(noted(standing, fault, int(ENOUGH / POINTS[fault]) + 1))
+    assert any(noted(standing, fault, int(ENOUGH / POINTS.get(fault, 1.0)) + 1))
 
 
 def test_faults_that_are_far_apart_never_lead_to_quarantine():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pfl.core.settings import ALWAYS, Turns, most_at_once, schedule_index, turns_of
+from p2pfl.core.settings import ALWAYS, Conservative, Turns, schedule_index, turns_of
 
 TURNS = st.integers(1, 9).flatmap(
     lambda period: st.builds(
@@ -53,5 +53,5 @@ def test_each_node_reads_the_turns_of_its_own_edges_from_the_schedule(index, exp
 
 
 def test_the_degree_of_a_node_in_a_schedule_is_the_largest_of_any_round():
-    assert [most_at_once(turns_of(index, SCHEDULE)) for index in range(5)] == [2, 2, 1, 1, 0]
-    assert most_at_once({1: ALWAYS, 2: ALWAYS}) == 2
+    assert [Conservative().degree(turns_of(index, SCHEDULE)) for index in range(5)] == [2, 2, 1, 1, 0]
+    assert Conservative().degree({1: ALWAYS, 2: ALWAYS}) == 2

@@ -170,9 +170,7 @@ def _search_results(
 
 
 def _fill_up(goal: Goal, ends: Ends) -> Ends:
-    """Add random edges while two nodes have room: for when no regular graph is possible, or a sparse one was the
-    best.
-    """
+    """Add random edges while two nodes have room: where no regular graph is possible, or a sparse one was best."""
     adjacency = adjacency_of(goal.nodes, ends)
     pairs = np.argwhere(np.triu(adjacency == 0.0, 1))
     degrees = adjacency.sum(axis=0)

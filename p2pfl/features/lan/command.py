@@ -49,7 +49,7 @@ def _interface_row(tally: Tally, patients: list[Patient]) -> dict[str, Any]:
     seen = [
         patient.member.name
         for patient in patients
-        if any(tally.interface.name in one.interfaces for one in patient.heard)
+        if not patient.here and any(tally.interface.name in one.interfaces for one in patient.heard)
     ]
     return {
         "interface": tally.interface.name,

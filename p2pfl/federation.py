@@ -83,7 +83,11 @@ class Federation:
             document["privacy"] = {key: _plain(value) for key, value in privacy.items() if value is not None}
         document["node"] = _members(_plain(nodes))
         document["edge"] = [dict(one) for one in edge]
-        self._config = _checked(document, given)
+        mistakes = Mistakes(Path(WHERE))
+        config = federation_from(document, mistakes)
+        if mistakes.found:
+            raise self.in_keywords(mistakes.found[0])
+        self._config = replace(config, task=replace(config.task, given=given))
         names = [member.name for member in self._config.members]
         devices, exactness = _by_node("device", device, names), _by_node("precision", precision, names)
         self._compute = {name: Compute(device=devices[name], precision=exactness[name]) for name in names}
@@ -147,7 +151,9 @@ class Federation:
             checkpoints_kept=_read("checkpoints_kept", checkpoints_kept, whole(1)),
             references=references,
         )
-        self._refuse_many()
+        if (many := len(self.config.members)) > MOST_NODES:
+            text = "too many nodes for one process: simulate them (sim.simulate)"
+            raise UserError(text, file=WHERE, key="nodes", value=many, allowed=f"2 to {MOST_NODES}")
         try:
             with ProgressView(quiet=on_progress is not None or not sys.stderr.isatty()) as view:
 
@@ -159,12 +165,6 @@ class Federation:
             if self._compute and (error.key or "") in OF_NODES:
                 error.file, error.key = WHERE, OF_NODES[error.key or ""]
             raise self.in_keywords(error) from error.__cause__
-
-    def _refuse_many(self) -> None:
-        """Raises UserError: there are too many nodes for one process."""
-        if len(self.config.members) > MOST_NODES:
-            text = "too many nodes for one process: simulate them (sim.simulate)"
-            raise UserError(text, file=WHERE, key="nodes", value=len(self.config.members), allowed=f"2 to {MOST_NODES}")
 
     def save(self, folder: Path | str) -> Path:
         """Write a new folder with the federation file, and a key and a node file for each node; return its path.
@@ -274,17 +274,8 @@ def _members(nodes: int | Sequence[str]) -> list[dict[str, Any]]:
     if isinstance(nodes, bool) or not isinstance(nodes, int | list | tuple) or (isinstance(nodes, int) and nodes < 0):
         raise _impossible("nodes", nodes, "a whole number from 2, or a list of names")
     names = [f"node{index}" for index in range(nodes)] if isinstance(nodes, int) else list(nodes)
-    return [{"name": name, "key": public_text(_key(index))} for index, name in enumerate(names)]
-
-
-def _key(index: int) -> bytes:
-    """Return a placeholder key; `run` and `save` make their own."""
-    return Identity(blake2b(str(index).encode(), digest_size=32, person=b"p2pfl-unused").digest()).public
-
-
-def _checked(document: dict[str, Any], task: Any) -> FederationConfig:
-    mistakes = Mistakes(Path(WHERE))
-    config = federation_from(document, mistakes)
-    if mistakes.found:
-        raise Federation.in_keywords(mistakes.found[0])
-    return replace(config, task=replace(config.task, given=task))
+    seeds = (
+        blake2b(str(index).encode(), digest_size=32, person=b"p2pfl-unused").digest() for index in range(len(names))
+    )
+    # `run` and `save` make keys of their own
+    return [{"name": name, "key": public_text(Identity(seed).public)} for name, seed in zip(names, seeds, strict=True)]

@@ -66,7 +66,13 @@ def check(federation: Path, form: Form, *, in_full: bool) -> int:
     if form == "json":
         write_json(report)
     else:
-        _print(report, inspected, checks if in_full else None)
+        click.echo(f"{_count(len(mistakes), 'mistake')}, {_count(len(warnings), 'warning')}")
+        if inspected is not None:
+            print_brief(report, inspected.federation, inspected)
+            click.echo("" if in_full else "more: p2pfl check --all, or --format json")
+        for one in checks if in_full else ():
+            if report.get(one.part):
+                one.show(report[one.part])
     show_mistakes(mistakes)
     return min((exit_code(mistake) for mistake in mistakes), default=0)
 
@@ -119,21 +125,6 @@ def _member_row(federation: FederationConfig, member: Member, inspected: Inspect
     }
 
 
-def _print(report: dict[str, Any], inspected: Inspected | None, checks: Sequence[Check] | None) -> None:
-    """Print what a person must know; with `checks`, also what these say in full."""
-    click.echo(verdict(report["mistakes_in_all"], len(report["warnings"])))
-    if inspected is None:
-        return
-    print_brief(report, inspected.federation, inspected)
-    if checks is None:
-        click.echo("more: p2pfl check --all, or --format json")
-        return
-    click.echo()
-    for one in checks:
-        if report.get(one.part):
-            one.show(report[one.part])
-
-
 def print_brief(report: Mapping[str, Any], federation: FederationConfig, inspected: Inspected) -> None:
     """Print size, rows, costs, duration and promises, then each warning once."""
     facts = {
@@ -151,11 +142,6 @@ def print_brief(report: Mapping[str, Any], federation: FederationConfig, inspect
         click.echo(f"warning: {warning}")
 
 
-def verdict(mistakes: int, warnings: int) -> str:
-    """Return the first line."""
-    return ", ".join(_count(number, word) for number, word in ((mistakes, "mistake"), (warnings, "warning")))
-
-
 def merged(warnings: Sequence[str], names: Sequence[str]) -> list[str]:
     """Merge warnings that differ only in node names and figures; the first of each kind is shown."""
     name = re.compile(r"(?<![\w-])(?:" + "|".join(map(re.escape, sorted(names, key=len, reverse=True))) + r")(?![\w-])")
@@ -164,12 +150,6 @@ def merged(warnings: Sequence[str], names: Sequence[str]) -> list[str]:
         alike.setdefault(re.sub(r"\d[\d.,e+-]*", "#", name.sub("\0", warning)), []).append(warning)
     more = " ({} more of this kind: --format json)"
     return [first + (more.format(len(others)) if others else "") for first, *others in alike.values()]
-
-
-def _round_is(inspected: Inspected) -> str | None:
-    """Return what a round is if a learner's rounds have no steps, else None."""
-    found = (getattr(learner, "round_is", None) for learner in inspected.learners.values())
-    return next((str(what) for what in found if what), None)
 
 
 def _rows(members: Sequence[Mapping[str, Any]]) -> str:
@@ -187,7 +167,8 @@ def _rows(members: Sequence[Mapping[str, Any]]) -> str:
 def _round(report: Mapping[str, Any], federation: FederationConfig, inspected: Inspected) -> str:
     training, traffic = federation.training, report["traffic"]
     steps = f"{training.local_steps} steps" if training.local_steps else _count(training.local_epochs or 0, "epoch")
-    trained = _round_is(inspected) or f"{steps} of training"
+    named = (getattr(learner, "round_is", None) for learner in inspected.learners.values())
+    trained = next(filter(None, named), f"{steps} of training")
     if not traffic:
         return trained
     bound = "" if traffic["exact"] else "at most "

@@ -154,17 +154,16 @@ REPORT_FILE = "report.json"
 STOPPED = 130
 
 
-@click.command(epilog="\b\nExamples:\n  p2pfl launch ward-7\n  p2pfl launch ward-7 --report run1.json --plot run1.png")
+@click.command(epilog="\b\nExamples:\n  p2pfl launch ward-7\n  p2pfl launch ward-7 --report run1.json --references")
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
 @click.option(
     "--report",
     type=click.Path(path_type=Path),
     help="Where to write the report; by default report.json next to FEDERATION; - is stdout.",
 )
-@click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy and consensus distance over time.")
 @click.option("--references", is_flag=True, help="Compare: each node alone, and all data in one place.")
 @format_option("table", "json")
-def launch(*, federation: Path, report: Path | None, plot: Path | None, references: bool, form: Form) -> int:
+def launch(*, federation: Path, report: Path | None, references: bool, form: Form) -> int:
     """Run all nodes of a federation as processes on this machine.
 
     Each runs as under `p2pfl run`, with its log in NAME/node.log. Ctrl-C stops all of them cleanly; launched again,
@@ -178,7 +177,7 @@ def launch(*, federation: Path, report: Path | None, plot: Path | None, referenc
         refuse_references(described, "--references")
     _require_flawless(described)
     report = report or described.path.parent / REPORT_FILE
-    return run_fleet(described, report=report, plot=plot, references=references, form=form)
+    return run_fleet(described, report=report, references=references, form=form)
 
 
 def _require_here(federation: FederationConfig) -> None:
@@ -208,8 +207,8 @@ def run_fleet(
     federation: FederationConfig,
     *,
     report: Path,
-    plot: Path | None,
     form: Form,
+    plot: Path | None = None,
     references: bool = False,
     lies: Lies | None = None,
 ) -> int:

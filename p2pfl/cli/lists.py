@@ -48,7 +48,9 @@ def list_kind(*, kind: str, form: Form) -> None:
         case "compressors":
             _write_compressors(form)
         case "staleness":
-            write_rows([_staleness(one) for one in STALENESS.values()], form)
+            keys = {"staleness": "usage", "counts": "means", "parameters": "in_words", "source": "source"}
+            rows = [{key: getattr(one, name) or None for key, name in keys.items()} for one in STALENESS.values()]
+            write_rows(rows, form)
         case _:
             write_rows(find_attackers().listed(), form, title="attacks")
 
@@ -120,13 +122,4 @@ def _compressor(row: dict[str, Any]) -> dict[str, str]:
         "bits per parameter": f"{row['bits_per_parameter']:.3g}",
         "times smaller": ("" if exact else "at least ") + cell(row["times_smaller"]),
         **{key: cell(row[key]) for key in ("delta", "gamma", "random")},
-    }
-
-
-def _staleness(one: Any) -> dict[str, Any]:
-    return {
-        "staleness": one.usage,
-        "counts": one.means,
-        "parameters": one.in_words or None,
-        "source": one.source or None,
     }

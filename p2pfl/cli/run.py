@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 import msgspec
@@ -47,15 +47,7 @@ LAST_PHASES = ("finished", "stopped")
 @click.option("--launched", is_flag=True, hidden=True, help="Sketch the model in each line; stop when stdin ends.")
 @click.option("-v", "--verbose", is_flag=True, help="Log sessions and exchanges too.")
 @format_option("table", "json")
-def run(
-    *,
-    federation: Path,
-    name: str,
-    config: Path | None,
-    launched: bool,
-    verbose: bool,
-    form: Form,
-) -> None:
+def run(*, federation: Path, name: str, **how: Any) -> None:
     """Run one node of a federation until its rounds are done. This is what each device runs.
 
     After a stop, a crash or a power cut, the same command resumes after the last round on disk. Progress goes to stdout
@@ -64,7 +56,7 @@ def run(
     does not train. Exits with 0 when all is done, 130 if it was stopped before, and 1 if it gave up on a full disk or
     another process has its key.
     """
-    be_node(federation, name, config=config, launched=launched, verbose=verbose, form=form)
+    be_node(federation, name, **how)
 
 
 def be_node(
@@ -81,7 +73,8 @@ def be_node(
     `Application`.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node installs its own handlers
-    _log_to_stderr(name, verbose=verbose)
+    log_to_stderr(f"%(asctime)s {name} %(levelname)s %(message)s", logging.WARNING, "%H:%M:%S")
+    logging.getLogger("p2pfl").setLevel(logging.INFO if verbose else logging.WARNING)
     described = load_config(federation)
     file = config or node_file(described, name)
     _be_modest(load_stranger(file, name) if described.admin else load_node(file, described, name))
@@ -119,11 +112,6 @@ def _be_modest(node: NodeConfig) -> None:
         os.environ[variable] = str(node.threads)
     if node.nice:
         os.nice(node.nice)
-
-
-def _log_to_stderr(name: str, *, verbose: bool) -> None:
-    log_to_stderr(f"%(asctime)s {name} %(levelname)s %(message)s", logging.WARNING, "%H:%M:%S")
-    logging.getLogger("p2pfl").setLevel(logging.INFO if verbose else logging.WARNING)
 
 
 def _write_json(line: NodeLine) -> None:

@@ -25,6 +25,7 @@ GONE: Mapping[str, str] = {
         "the report has the history; p2pfl run --format json prints a line, and /metrics has the figures, as they come",
     ),
     **dict.fromkeys(("demo --quiet", "launch --quiet"), "2>/dev/null hides the live view"),
+    "launch --plot": "use p2pfl sim plot with the report",
     "demo --references": "use p2pfl launch DIR --references",
     "launch --restart": "systemd starts a node again, as deploy/p2pfl@.service does",
     **dict.fromkeys(("launch -v", "launch --verbose"), "use p2pfl run -v for one node"),

@@ -25,7 +25,7 @@ import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -60,15 +60,6 @@ LINE_LIMIT = 1 << 20
 SHARED = ("click", "numpy.random", "p2pfl.config.load", "p2pfl.fleet.process")
 """The modules that every node imports."""
 SHARED_WITH_TORCH = ("p2pfl.learn.trainer", "p2pfl.learn.digits")
-SHARED_BY_TASK = {
-    "lora": (
-        "p2pfl.adapt.transformers",
-        "peft",
-        "transformers.models.auto.modeling_auto",
-        "transformers.models.auto.tokenization_auto",
-    )
-}
-"""The modules that the nodes of a built-in task import besides; none if one of their packages is missing."""
 WITHOUT_TORCH = ("quadratic",)
 """Tasks that do not need torch."""
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -377,8 +368,9 @@ def claimed(federation: FederationConfig, nodes: Iterable[NodeConfig]) -> Iterat
     """Hold the lock of the federation file for as long as the block lasts, because a second launcher would overwrite
     the report and the logs. Raises UserError: it is already launched, or one of its nodes runs.
     """
-    running = [node.name for node in nodes if _is_locked(node.state_dir / "lock")]
-    with _locked(federation.path) as alone:
+    with ExitStack() as held:
+        alone = _locked(federation.path, held)
+        running = [node.name for node in nodes if not _locked(node.state_dir / "lock")]
         if running or not alone:
             who = f"of its nodes, {', '.join(running)} run" if running else "somebody launches it"
             raise UserError(
@@ -389,32 +381,24 @@ def claimed(federation: FederationConfig, nodes: Iterable[NodeConfig]) -> Iterat
         yield
 
 
-def _is_locked(file: Path) -> bool:
-    """Return True if a running node holds the lock of its state folder.
+def _locked(file: Path, held: ExitStack | None = None) -> bool:
+    """Lock a file, at once or until `held` is closed; return False if another process has it. Nobody has the lock of a
+    file that is not there, that we may not read, or on a file system without locks.
 
-    The test briefly takes the lock, and a node that starts at that moment would mistake it for another node's. So only
-    a launcher that is about to start the node may use it.
+    A node that starts at the moment of a brief lock would mistake it for another node's: its file may only be looked at
+    by a launcher that is about to start it.
     """
     try:
-        with _locked(file) as alone:
-            return not alone
-    except OSError:  # the file does not exist yet, or we may not read it
-        return False
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[bool]:
-    """Yield True if we have the lock. On a file system without locks nobody can hold it, so yield True too."""
-    held = os.open(file, os.O_RDONLY)
-    try:
+        descriptor = os.open(file, os.O_RDONLY)
+    except OSError:
+        return True
+    with ExitStack() as now:
+        (held or now).callback(os.close, descriptor)
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            yield error.errno not in TAKEN
-        else:
-            yield True
-    finally:
-        os.close(held)
+            return error.errno not in TAKEN
+    return True
 
 
 # -- forking, in the launcher ------------------------------------------------------------------------------------------
@@ -444,9 +428,7 @@ def shared_modules(federation: FederationConfig) -> list[str]:
     task = federation.task.name
     if task in WITHOUT_TORCH or federation.grows_trees or find_spec("torch") is None:
         return [*SHARED]
-    besides = SHARED_BY_TASK.get(task, ())
-    is_there = all(find_spec(module.partition(".")[0]) is not None for module in besides)
-    return [*SHARED, *SHARED_WITH_TORCH, *(besides if is_there else ())]
+    return [*SHARED, *SHARED_WITH_TORCH]
 
 
 class ForkedProcess:

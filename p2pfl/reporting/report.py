@@ -90,9 +90,7 @@ class NodeReport(msgspec.Struct, kw_only=True):
     steps: int | None = None
     alarms: dict[str, int] | None = None
     wall_time_s: float | None = None
-    cpu_time_s: float | None = None
     neighbors: list[NeighborStatus] | None = None
-    durability: str | None = None
     rounds_mixed: int | None = None
     """The rounds in which a robust rule mixed; null for the mean."""
     rounds_alone: int | None = None
@@ -332,14 +330,10 @@ def _flat(row: Point | NodeReport) -> dict[str, Any]:
             flat[field.name] = msgspec.to_builtins(value)
         else:
             flat |= {f"{field.name}_{which}": getattr(value, which, None) for which in statistic.__struct_fields__}
-    return _of_metrics(metrics) | flat
-
-
-def _of_metrics(metrics: dict[str, Statistic | float | None]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in metrics.items():
-        if isinstance(value, Statistic):
-            flat |= {f"{name}_{end}": getattr(value, end) for end in value.__struct_fields__}
+    of_metrics: dict[str, Any] = {}
+    for name, found in metrics.items():
+        if isinstance(found, Statistic):
+            of_metrics |= {f"{name}_{end}": getattr(found, end) for end in found.__struct_fields__}
         else:
-            flat[name] = value
-    return flat
+            of_metrics[name] = found
+    return of_metrics | flat

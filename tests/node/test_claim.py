@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 
 import pytest
 
@@ -57,7 +58,7 @@ def test_a_second_launch_touches_neither_report_nor_logs(ward, capsys):
 def test_a_look_whether_a_node_runs_does_not_keep_it_from_starting(ward, monkeypatch):
     state = nodes(ward)[0].state_dir
     os.close(lock_folder(state))
-    look = _locked(state / "lock")
-    assert look.__enter__() is True
-    monkeypatch.setattr("p2pfl.storage.disk.time.sleep", lambda _: look.__exit__(None, None, None))
+    look = ExitStack()
+    assert _locked(state / "lock", look)
+    monkeypatch.setattr("p2pfl.storage.disk.time.sleep", lambda _: look.close())
     os.close(lock_folder(state))

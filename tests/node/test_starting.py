@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-from importlib.util import find_spec
 from multiprocessing import forkserver
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from p2pfl.fleet import fleet
-from p2pfl.fleet.fleet import SHARED, SHARED_BY_TASK, SHARED_WITH_TORCH, Starter, shared_modules, why_not
+from p2pfl.fleet.fleet import SHARED, SHARED_WITH_TORCH, Starter, shared_modules, why_not
 
 WORKING = ["-m", "worker"]
 
@@ -228,19 +227,9 @@ def test_where_a_driver_may_be_at_work_nothing_is_forked(tmp_path, monkeypatch):
     assert "darwin" in why_not()
 
 
-@pytest.mark.parametrize(
-    ("task", "missing", "besides"),
-    [("lora", "", SHARED_BY_TASK["lora"]), ("lora", "peft", ()), ("digits", "", ()), ("lora", "torch", None)],
-)
-def test_nodes_share_what_their_task_imports_if_it_is_there(monkeypatch, task, missing, besides):
+@pytest.mark.parametrize(("missing", "expected"), [("", (*SHARED, *SHARED_WITH_TORCH)), ("torch", SHARED)])
+def test_nodes_share_torch_if_it_is_there(monkeypatch, missing, expected):
     """A server that failed to import would leave each node to start alone."""
-    federation = SimpleNamespace(task=SimpleNamespace(name=task), grows_trees=False)
+    federation = SimpleNamespace(task=SimpleNamespace(name="digits"), grows_trees=False)
     monkeypatch.setattr(fleet, "find_spec", lambda name: None if name == missing else name)
-    expected = SHARED if besides is None else (*SHARED, *SHARED_WITH_TORCH, *besides)
     assert shared_modules(federation) == [*expected]
-
-
-@pytest.mark.parametrize("module", SHARED_BY_TASK["lora"])
-def test_modules_of_a_task_are_found(module):
-    pytest.importorskip(module.partition(".")[0], reason="the extra transformers has it")
-    assert find_spec(module) is not None

@@ -169,7 +169,7 @@ class Initiator(_Steps):
 
 
 class Responder(_Steps):
-    """The end that answers: `first`, `third`. `allowed` lists the nodes of the federation, or judges a key.
+    """The end that answers: `first`, `third`. `allowed` says whether a key may take part.
 
     If `receives`, a peer that proves its identity but may not have a session gets keys too, only to exchange the
     charter. `refusal` then says why it may not have a session; the caller must raise it.
@@ -178,7 +178,7 @@ class Responder(_Steps):
     def __init__(
         self,
         identity: Identity,
-        allowed: frozenset[bytes] | Callable[[bytes], bool],
+        allowed: Callable[[bytes], bool],
         federation: FederationBinding,
         *,
         ephemeral: PrivateKey | None = None,
@@ -188,7 +188,7 @@ class Responder(_Steps):
         self._receives = receives
         self.refusal: HandshakeFault | None = None
         self._identity = identity
-        self._allowed = allowed.__contains__ if isinstance(allowed, frozenset) else allowed
+        self._allowed = allowed
         self._federation = federation
         self._ephemeral = ephemeral
         self._pending: tuple[Secrets, bytes] | None = None

@@ -50,66 +50,22 @@ def test_the_same_chunk_never_looks_the_same_twice():
     assert len({item[-21:] for item in sealed}) == 4
 
 
-def replayed(first, second, third):
-    return [first, second, second]
+TAMPERED = {
+    "replayed": lambda first, second, _: [first, second, second],
+    "dropped or overtaken": lambda first, _, third: [first, third],
+    "first repeated": lambda first, *_: [first, first],
+    "started late": lambda _, second, __: [second],
+    "cut": lambda first, second, _: [first, second[:-1]],
+    "cut to nothing": lambda first, *_: [first, b""],
+    "first cut within its header": lambda first, *_: [first[:23]],
+    "first cut after its header": lambda first, *_: [first[:24]],
+    "extended": lambda first, second, _: [first, second + b"\0"],
+    "header repeated": lambda first, second, _: [first, first[:24] + second],
+    "over long": lambda first, *_: [first, bytes(MAX_SEALED_BYTES + 1)],
+}
 
 
-def dropped_or_overtaken(first, second, third):
-    return [first, third]
-
-
-def first_repeated(first, second, third):
-    return [first, first]
-
-
-def started_late(first, second, third):
-    return [second]
-
-
-def cut(first, second, third):
-    return [first, second[:-1]]
-
-
-def cut_to_nothing(first, second, third):
-    return [first, b""]
-
-
-def first_cut_within_its_header(first, second, third):
-    return [first[:23]]
-
-
-def first_cut_after_its_header(first, second, third):
-    return [first[:24]]
-
-
-def extended(first, second, third):
-    return [first, second + b"\0"]
-
-
-def header_repeated(first, second, third):
-    return [first, first[:24] + second]
-
-
-def over_long(first, second, third):
-    return [first, bytes(MAX_SEALED_BYTES + 1)]
-
-
-@pytest.mark.parametrize(
-    "tamper",
-    [
-        replayed,
-        dropped_or_overtaken,
-        first_repeated,
-        started_late,
-        cut,
-        cut_to_nothing,
-        first_cut_within_its_header,
-        first_cut_after_its_header,
-        extended,
-        header_repeated,
-        over_long,
-    ],
-)
+@pytest.mark.parametrize("tamper", TAMPERED.values(), ids=TAMPERED)
 def test_a_stream_that_was_tampered_with_ends_the_session(tamper):
     left, right = make_pair()
     *good, bad = tamper(*(left.seal(bytes([number]) * 9) for number in range(3)))

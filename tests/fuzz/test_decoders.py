@@ -137,7 +137,7 @@ EPHEMERALS = PrivateKey(bytes([3]) * 32), PrivateKey(bytes([4]) * 32)
 
 def make_ends():
     initiator = Initiator(ALICE, BOB.public, FEDERATION, ephemeral=EPHEMERALS[0])
-    return initiator, Responder(BOB, frozenset({ALICE.public}), FEDERATION, ephemeral=EPHEMERALS[1])
+    return initiator, Responder(BOB, frozenset({ALICE.public}).__contains__, FEDERATION, ephemeral=EPHEMERALS[1])
 
 
 def exchange():

@@ -41,26 +41,6 @@ async def reason_by(outlet: Outlet, address: str) -> UnreachedError:
     return found.value
 
 
-async def test_a_session_goes_through_the_proxy_with_its_password(federation, proxy):
-    async with proxy(credentials=PASSWORD) as own, federation.node(0) as a:
-        outlet = Outlet(Proxies(named=parse_proxy(own.url, "ann:secret")))
-        transport = partial(WebSocketTransport, outlet=outlet)
-        async with federation.node(1, {0: f"{FAR}:{a.links.port}"}, transport=transport) as b:
-            await b.until(lambda: a.open and b.open)
-        assert own.asked == [f"{FAR}:{a.links.port}"]
-
-
-async def test_tls_goes_through_a_proxy_and_keeps_its_certificate(federation, proxy, certificates):
-    certificate = OwnCertificate(certificates.cert("good"), certificates.key("good"))
-    door = partial(WebSocketTransport, certificate=certificate)
-    async with proxy() as own, federation.node(0, transport=door) as a:
-        transport = partial(WebSocketTransport, outlet=Outlet(Proxies(named=parse_proxy(own.url))))
-        address = f"wss://{FAR}:{a.links.port}/p2pfl#sha256={certificate.pin}"
-        async with federation.node(1, {0: address}, transport=transport) as b:
-            await b.until(lambda: a.open and b.open)
-        assert own.asked
-
-
 @pytest.mark.usefixtures("trusted")
 async def test_the_way_to_the_proxy_may_itself_be_inside_tls(federation, proxy, certificates):
     certificate = OwnCertificate(certificates.cert("good"), certificates.key("good"))
@@ -94,15 +74,6 @@ async def test_a_proxy_that_lets_nothing_through_is_named_with_what_to_do(proxy,
         reason = await reason_by(Outlet(Proxies(named=parse_proxy(own.url))), f"wss://{FAR}")
         assert reason.hurdle is DialError.PROXY
         assert f"the proxy {own.url} {says}" in str(reason)
-
-
-async def test_a_proxy_that_hangs_up_is_named():
-    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
-    async with server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        reason = await reason_by(Outlet(Proxies(named=parse_proxy(url))), f"wss://{FAR}")
-    assert reason.hurdle is DialError.PROXY
-    assert f"the proxy {url}" in reason.text
 
 
 @asynccontextmanager

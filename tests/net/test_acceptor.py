@@ -272,18 +272,6 @@ async def test_idlers_with_many_addresses_of_one_network_keep_no_neighbor_out(fe
         assert crowd.most_waiting <= quick.pending_per_address + 2 * ABREAST
 
 
-async def test_whoever_has_not_shown_that_it_knows_the_key_may_say_little(federation, quick):
-    """Hundreds of idle connections must not hold megabytes each."""
-    async with federation.node(0, limits=replace(quick, handshake_s=60.0)) as a:
-        reader, writer = await asyncio.open_connection("127.0.0.1", a.links.port)
-        writer.write(UPGRADE + b"\x02\xfe\xff\xff" + bytes(4 + 40_000))
-        with suppress(ConnectionError):
-            async with asyncio.timeout(5):
-                await reader.read()
-        writer.close()
-        await a.until(lambda: a.links._transport.pending.waiting == 0)
-
-
 def test_a_gate_hears_no_more_than_a_greeting_at_first():
     gate = ConnectionGate(PendingConnections(Limits(), greeting_bytes=10), lambda _: asyncio.Protocol())
     gate.data_received(bytes(10))

@@ -68,16 +68,6 @@ def spend_all(time, groups, each_s=0.01):
     return spent
 
 
-@pytest.mark.parametrize(("groups", "share"), [(["a"], SHARE_OF_ONE), ([str(n) for n in range(200)], SHARE_OF_ALL)])
-def test_strangers_spend_their_share_of_the_time_and_a_burst(groups, share):
-    clock = Clock()
-    time, spent = CpuQuota(clock=clock), 0.0
-    for half_second in range(200):
-        clock.now = half_second / 2
-        spent += spend_all(time, groups)
-    assert spent == pytest.approx(BURST_S + 99.5 * share, abs=0.02)
-
-
 class Machine:
     """A wall clock, and what Linux counts for each thread: how long it ran, and was ready and waited."""
 

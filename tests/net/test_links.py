@@ -17,7 +17,7 @@ from p2pfl.errors import PeerFault, UserError
 from p2pfl.net import link as link_module
 from p2pfl.net.link import BATCH_CHUNKS, Inbox, PeerLink
 from p2pfl.net.transport import IDLE_BYTES, GoneError
-from p2pfl.wire import OtherVersionError, split
+from p2pfl.wire import split
 
 
 def request_of(body: bytes) -> Request:
@@ -374,13 +374,3 @@ async def test_a_bug_in_a_callback_comes_out_of_the_links(federation):
     with pytest.raises(ExceptionGroup) as caught:
         await run_into_it()
     assert caught.group_contains(ZeroDivisionError)
-
-
-async def test_that_a_neighbor_speaks_another_version_is_said_once_however_often_it_dials(federation, caplog):
-    async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
-        for sessions in (1, 2):
-            await a.until(lambda sessions=sessions: a.open and a.links.counters.peers[1].sessions == sessions)
-            a.links._table.current(1)._blame(OtherVersionError("a frame of version 99"))
-        await b.until(lambda: b.links.counters.peers[0].sessions >= 3)
-    said = [record.getMessage() for record in caplog.records if "a frame of version 99" in record.getMessage()]
-    assert said == ["node 1: a frame of version 99: both need versions of p2pfl that share one"]

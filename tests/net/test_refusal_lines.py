@@ -138,17 +138,6 @@ def test_what_an_alarm_says_already_is_counted_and_not_said_again(door, caplog):
     assert lines(caplog) == ["in the last hour also refused: node 1 3 times, node 2 3 times"]
 
 
-async def test_what_a_member_says_itself_is_logged_behind_junk_from_its_address(federation, caplog):
-    async with federation.node(0, neighbors=frozenset({2})) as a:
-        b = federation.new(1, {0: a.address()})
-        for node, peer in ((a, 1), (b, 0)):
-            for number in range(300):
-                node.links._refusals.note(peer, "somebody", PeerFault("made up " + "ab" * number))
-        async with b.links:
-            await b.until(lambda: "that node does not take this one for a neighbor" in caplog.text)
-            await a.until(lambda: "listed, but not a neighbor" in caplog.text)
-
-
 def test_a_member_with_ever_other_differences_is_few_alarms(caplog):
     caplog.set_level(logging.DEBUG)
     alarms = []

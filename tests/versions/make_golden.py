@@ -40,7 +40,7 @@ def record(commit: str) -> dict[str, object]:
     binding = FederationBinding(federation_id=bytes([1]) * 32, sections=(("topology", bytes(32)),))
     one, other = (Identity(bytes([number]) * 32) for number in (1, 2))
     dialer = Initiator(one, other.public, binding, ephemeral=PrivateKey(bytes([3]) * 32))
-    listener = Responder(other, frozenset({one.public}), binding, ephemeral=PrivateKey(bytes([4]) * 32))
+    listener = Responder(other, frozenset({one.public}).__contains__, binding, ephemeral=PrivateKey(bytes([4]) * 32))
     first = dialer.first()
     second = listener.first(first)
     third = dialer.second(second)

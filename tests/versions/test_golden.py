@@ -84,7 +84,7 @@ def test_a_handshake_of_earlier_versions_has_the_same_bytes_and_its_session_open
     binding = FederationBinding(federation_id=bytes([1]) * 32, sections=(("topology", bytes(32)),))
     one, other = (Identity(bytes([number]) * 32) for number in (1, 2))
     dialer = Initiator(one, other.public, binding, ephemeral=PrivateKey(bytes([3]) * 32))
-    listener = Responder(other, frozenset({one.public}), binding, ephemeral=PrivateKey(bytes([4]) * 32))
+    listener = Responder(other, frozenset({one.public}).__contains__, binding, ephemeral=PrivateKey(bytes([4]) * 32))
     first, second, third = (bytes.fromhex(raw) for raw in old["handshake"])
     assert dialer.first() == first
     assert listener.first(first) == second

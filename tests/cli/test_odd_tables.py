@@ -161,10 +161,3 @@ def test_options_about_tables_go_with_tables_alone(p2pfl):
     outcome = p2pfl("new", "h", "--positive", "1")
     assert outcome.code == 2
     assert "--task csv" in outcome.err
-
-
-def test_a_value_to_tell_from_all_others_that_no_row_has_is_refused_with_those_that_there_are(p2pfl, write, tmp_path):
-    outcome = p2pfl(*write(), "--positive", "7")
-    assert outcome.code == 2
-    assert "--positive: no row of any table has that value (found '7'); allowed: 0, 1" in outcome.err
-    assert not (tmp_path / "h").exists()

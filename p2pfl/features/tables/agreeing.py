@@ -141,14 +141,14 @@ class Agreement:
     def check_sums(self, raw: bytes) -> None:
         """Raises PeerFault: no tables with these names have such sums."""
         try:
-            self.layout.proposals(sums_in(raw))
+            self.layout.proposals(np.frombuffer(raw, "<i8"))
         except (ValueError, OverflowError) as error:
             raise PeerFault(f"sums of tables that there cannot be: {error}") from None
 
     def merge_all(self) -> Merged:
         """Merge the statements, with the sums. Raises UserError: they cannot be merged into a schema."""
         try:
-            return self.layout.merge(sums_in(self.raw_items[self.sums_item]))
+            return self.layout.merge(np.frombuffer(self.raw_items[self.sums_item], "<i8"))
         except (ValueError, OverflowError) as error:
             text = f"the sums over all nodes make no sense, so at least one of them has lied: {error}"
             raise UserError(text, file=self.federation.path, key="task.schema") from None
@@ -161,11 +161,6 @@ def preview(federation: FederationConfig, proposals: Sequence[Proposal]) -> Merg
         return merge(proposals, declared)
     layout = FigureLayout(map(names_in, proposals), declared)
     return layout.merge(sum((layout.figures(one) for one in proposals), np.zeros(layout.size, np.int64)))
-
-
-def sums_in(raw: bytes) -> np.ndarray:
-    """Raises ValueError: these are no whole numbers of 8 bytes."""
-    return np.frombuffer(raw, "<i8")
 
 
 def refuse_to_agree(federation: FederationConfig) -> None:
@@ -333,12 +328,6 @@ class SchemaTalk:
         late = ", ".join(name_of[peer] for peer, one in self.neighbors.items() if not one.is_through)
         return f"{late} to have them all"
 
-    def begin(self) -> None:
-        """Conclude if nothing is missing, because the federation has one member, or because the node had all proposals
-        before a restart.
-        """
-        self._conclude_if_complete()
-
     def opened(self, peer: int) -> None:
         one = self.neighbors[peer] = Neighbor(is_there=True, is_through=self.neighbors[peer].is_through)
         self._tell(peer, one)
@@ -479,7 +468,14 @@ async def agree(federation: FederationConfig, node: NodeConfig, identity: Identi
     agreement = Agreement(federation, member.index, signed_statement(federation, node, identity))
     stop = asyncio.Event()
     async with shutdown_on_request(stop.set, launched=launched), AsyncExitStack() as doors:
-        settings = sum_settings(federation, node)
+        settings = settings_of(
+            federation,
+            member.index,
+            life=next_life(node.state_dir),
+            least=len(federation.present),  # all members are in it
+            colluders=COLLUDERS,
+            sums=SUMS_OF_A_SETUP,
+        )
         links = _links(federation, node, identity, settings, lambda: talk)
         talk = SchemaTalk(
             agreement,
@@ -491,7 +487,6 @@ async def agree(federation: FederationConfig, node: NodeConfig, identity: Identi
         kept = KeptSums(node.state_dir, settings.members)
         sums = sum_talk(settings, identity, kept, links.sides.say, first_wait_s=FIRST_WAIT_S, alarm=talk.alarm)
         links.sides.add(HandledChannel(channel=SUMS, handler=sums))
-        talk.begin()
         await doors.enter_async_context(links)
         if node.discovery:
             await doors.enter_async_context(discovery_of(member, node, lambda: federation, links))
@@ -542,13 +537,6 @@ LABEL = "schema"
 AGAIN_S = 1.0
 SUMS_OF_A_SETUP = 4
 FIGURES = "figures"
-
-
-def sum_settings(federation: FederationConfig, node: NodeConfig) -> SumSettings:
-    """Return the settings of this sum, which is of all members. Raises StorageError."""
-    least = len(federation.present)
-    index, life = federation.member(node.name).index, next_life(node.state_dir)
-    return settings_of(federation, index, life=life, least=least, colluders=COLLUDERS, sums=SUMS_OF_A_SETUP)
 
 
 @asynccontextmanager

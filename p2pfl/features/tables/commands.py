@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from p2pfl.learn.load import read_exported
 from p2pfl.learn.table.csv_task import table_model
 from p2pfl.learn.table.reading import read_table, say_what_is_odd
 from p2pfl.learn.table.rows import KEYS, Layout, guess_layout, make_layout
-from p2pfl.learn.table.scoring import Figure, ScoresTables, TableOutputs, read_preprocessing, tested
+from p2pfl.learn.table.scoring import ScoresTables, read_preprocessing, tested
 
 ALLOWED = "a node whose task is csv, or a safetensors file that `p2pfl export` made of one"
 
@@ -44,7 +44,8 @@ def predict(*, model: Path, table: Path, form: Form) -> int:
     rows = read_table(table, found.schema, layout, scoring=True)
     for text in say_what_is_odd(rows, "TABLE"):
         click.echo(f"warning: {text.replace(' of node TABLE', '')}", err=True)
-    write_rows(list(_by_row(found.scores(rows))), form)
+    scores = found.scores(rows)
+    write_rows([dict(zip(scores, values, strict=True)) for values in zip(*scores.values(), strict=True)], form)
     sys.stdout.flush()
     return 0
 
@@ -77,18 +78,9 @@ def read_model(path: Path, table: Path) -> Read:
         raise
     guessed = guess_layout(table)
     looks = {key: getattr(guessed, key) for key in ("separator", "decimal", "encoding")}
-    layout = make_layout({"missing": preprocessing["missing"]}, _of_layout(local) | looks)
+    kept = {key: value for key, value in local.items() if key in KEYS}
+    layout = make_layout({"missing": preprocessing["missing"]}, kept | looks)
     return Read(model, layout, Path(local["path"]) if "path" in local else None)
-
-
-def _of_layout(local: Mapping[str, Any]) -> dict[str, Any]:
-
-    return {key: value for key, value in local.items() if key in KEYS}
-
-
-def _by_row(columns: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    for values in zip(*columns.values(), strict=True):
-        yield dict(zip(columns, values, strict=True))
 
 
 OWN = "the node has learned from rows of this very table: it will do worse on others"
@@ -114,39 +106,25 @@ def score(*, model: Path, table: Path, form: Form) -> int:
         click.echo(f"warning: {OWN}", err=True)
     result = tested(found, rows)
     figures = list(result.figures())
-    if undefined := [one.label for one in figures if one.value is None]:
+    if undefined := [metric.label for metric, row in figures if row["value"] is None]:
         click.echo(f"warning: not defined here: {', '.join(undefined)}: {result.why_undefined()}", err=True)
-    _show(result, figures, form, left_out=rows.without_target)
-    return 0
-
-
-def _show(result: TableOutputs, figures: list[Figure], form: Form, *, left_out: int) -> None:
-    counts, rows = result.class_counts, [_row(one) for one in figures]
+    counts = result.class_counts
     if form == "json":
-        write_json({"rows": len(result), "rows_left_out": left_out, "classes": counts, "metrics": rows})
+        metrics = [row for _, row in figures]
+        write_json({"rows": len(result), "rows_left_out": rows.without_target, "classes": counts, "metrics": metrics})
     elif form == "csv":
-        write_rows([row | {"rows": len(result)} for row in rows], "csv")
+        write_rows([row | {"rows": len(result)} for _, row in figures], "csv")
     else:
         classes = counts and ", ".join(f"{name} {count}" for name, count in counts.items())
         write_facts({"rows": len(result), "classes": classes})
-        write_rows([_line(one) for one in figures], "table")
+        write_rows([_line(metric.label, row) for metric, row in figures], "table")
+    return 0
 
 
-def _line(figure: Figure) -> dict[str, Any]:
+def _line(label: str, row: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "metric": figure.label,
-        "value": figure.value,
-        "95% interval": None if figure.interval is None else cell(list(figure.interval)),
-        "better": "higher" if figure.higher_is_better else "lower",
-    }
-
-
-def _row(figure: Figure) -> dict[str, Any]:
-    low, high = figure.interval or (None, None)
-    return {
-        "metric": figure.name,
-        "value": figure.value,
-        "low": low,
-        "high": high,
-        "higher_is_better": figure.higher_is_better,
+        "metric": label,
+        "value": row["value"],
+        "95% interval": None if row["low"] is None else cell([row["low"], row["high"]]),
+        "better": "higher" if row["higher_is_better"] else "lower",
     }

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -24,9 +24,6 @@ from p2pfl.learn.table.rows import Layout, make_layout, mistakes_of
 from p2pfl.learn.table.schema import Schema, agreed_file, is_to_agree, with_agreed
 from p2pfl.learn.table.task import TableTask, table_task, untested
 from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
-
-if TYPE_CHECKING:
-    from p2pfl.learn.interface import Learner
 
 
 class TablesFeature(Feature):
@@ -70,11 +67,9 @@ class TableCheck(Check):
             inspected.mistakes += found.mistakes if found else []
 
     def of_learners(self, inspected: Inspected) -> None:
-        if self.tables is not None:
-            names = {index: node.name for index, node in inspected.here.items()}
-            here = {names[index]: one for index, one in inspected.learners.items() if index in names}
-            inspected.warnings += warn_of_tests(self.tables, here)
-            inspected.warnings += warn_of_figures(self.tables, inspected.federation)
+        if self.tables is not None and self.tables.task is not None:
+            inspected.warnings += warn_of_tests(self.tables.task, inspected)
+            inspected.warnings += warn_of_figures(self.tables.task, inspected.federation)
 
     def told(self) -> list[dict[str, Any]] | None:
         return self.tables.rows if self.tables else None
@@ -97,25 +92,24 @@ class TablesFound:
     task: TableTask | None = None
 
 
-def warn_of_tests(tables: TablesFound, learners: Mapping[str, Learner]) -> list[str]:
+def warn_of_tests(task: TableTask, inspected: Inspected) -> list[str]:
     """Return a sentence for each node here that holds out no row of some class for its test."""
     from p2pfl.learn.tensors import TensorSamples  # noqa: PLC0415 - imports torch
 
     said = []
-    for name, learner in learners.items():
+    for index in inspected.here.keys() & inspected.learners.keys():
+        learner = inspected.learners[index]
         trained, tested = getattr(learner, "train_set", None), getattr(learner, "test_set", None)
-        if isinstance(trained, TensorSamples) and tables.task is not None:
+        if isinstance(trained, TensorSamples):
             kept: Any = tested.targets if isinstance(tested, TensorSamples) else []
-            said += [f"{name}: {text}" for text in untested(tables.task, trained.targets, kept)]
+            said += [f"{inspected.here[index].name}: {text}" for text in untested(task, trained.targets, kept)]
     return said
 
 
-def warn_of_figures(tables: TablesFound, federation: FederationConfig) -> list[str]:
+def warn_of_figures(task: TableTask, federation: FederationConfig) -> list[str]:
     """Return a sentence about what the schema reveals about rows, if nodes promise privacy."""
-    if tables.task is None or federation.privacy is None:
-        return []
-    keys, name = tables.task.schema.figures(), tables.task.options.get("schema")
-    if not keys:
+    keys, name = task.schema.figures(), task.options.get("schema")
+    if federation.privacy is None or not keys:
         return []
     named = ", ".join(keys) if name else ", ".join(f"task.{key}" for key in keys)
     text = f"privacy: {name or federation.path.name} goes to every node without noise; epsilon does not cover it"
@@ -132,8 +126,11 @@ def look_at_tables(federation: FederationConfig, here: Mapping[int, NodeConfig])
     if is_to_agree(federation.task) and not all(agreed_file(node.state_dir).is_file() for node in here.values()):
         return _before_agreement(federation, here)
     node = next(iter(here.values()), None)
-    task = federation.task if node is None else with_agreed(federation.task, node.state_dir)
-    return _survey(here, table_task(task.options, federation.path.parent))
+    agreed = federation.task if node is None else with_agreed(federation.task, node.state_dir)
+    task = table_task(agreed.options, federation.path.parent)
+    read, wrong = _read(here, task.schema, task.layout)
+    rows, odd = survey(read.tables, task.schema)
+    return TablesFound(rows=rows, mistakes=read.mistakes, warnings=[*read.warnings, *odd], wrong=wrong, task=task)
 
 
 def _before_agreement(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> TablesFound:
@@ -159,56 +156,37 @@ def _before_agreement(federation: FederationConfig, here: Mapping[int, NodeConfi
         if merged is not None:
             found.warnings += merged.warnings
             options = federation.task.options
-            read = _read(here.values(), merged.schema, lambda local: make_layout(options, local, merged.contents))
+            read, _ = _read(here, merged.schema, lambda local: make_layout(options, local, merged.contents))
             if len(proposals) == len(federation.present):
                 found.mistakes += read.mistakes
             else:  # with the others' tables the schema may be another one
                 found.warnings += map(str, read.mistakes)
-        text = (
-            "the nodes have not agreed on a schema yet: they do so when they run, and until then the model is unknown"
-        )
+        text = "the nodes have not agreed on a schema yet: they do so when they run; until then the model is unknown"
         found.warnings.append(text)
     return found
 
 
-@dataclass(slots=True)
-class _Read:
-    """The nodes' tables that could be read: the training tables, and separate test tables."""
-
-    paths: dict[str, Path]
-    tests: dict[str, Path]
-    trained: Looked
-    tested: Looked
-
-    @property
-    def mistakes(self) -> list[UserError]:
-        return [*self.trained.mistakes, *self.tested.mistakes]
-
-
-def _read(here: Iterable[NodeConfig], schema: Schema, layout_of: Callable[[Mapping[str, Any]], Layout]) -> _Read:
-    paths, tests, layouts = dict[str, Path](), dict[str, Path](), {}
-    for node in here:
+def _read(
+    here: Mapping[int, NodeConfig], schema: Schema, layout_of: Callable[[Mapping[str, Any]], Layout]
+) -> tuple[Looked, set[int]]:
+    """Read the nodes' tables, and the mistakes in these and in separate tables to test on; return also the indices of
+    members whose tables cannot be used.
+    """
+    found, wrong = Looked(), set[int]()
+    for index, node in here.items():
         try:
-            layouts[node.name] = layout_of(node.data)
+            layout = layout_of(node.data)
         except UserError:
             continue  # loading the learners reports why
-        for key, place in (("path", paths), ("test_path", tests)):
+        for key in ("path", "test_path"):
             if isinstance(node.data.get(key), str):
-                place[node.name] = (node.path.parent / Path(node.data[key]).expanduser()).absolute()
-    trained, tested = (read_tables(schema, chosen, layouts) for chosen in (paths, tests))
-    return _Read(paths, tests, trained, tested)
-
-
-def _survey(here: Mapping[int, NodeConfig], task: TableTask) -> TablesFound:
-    found, read = TablesFound(), _read(here.values(), task.schema, task.layout)
-    members = {node.name: index for index, node in here.items()}
-    trained, tested = read.trained, read.tested
-    found.mistakes = read.mistakes
-    found.wrong = {members[name] for name in read.paths if name not in trained.tables}
-    found.wrong |= {members[name] for name in read.tests if name not in tested.tables}
-    found.rows, odd = survey(trained.tables, task.schema)
-    found.warnings, found.task = [*trained.warnings, *odd], task
-    return found
+                path = (node.path.parent / Path(node.data[key]).expanduser()).absolute()
+                read = read_tables(schema, {node.name: path}, {node.name: layout})
+                found.mistakes += read.mistakes
+                wrong |= {index} if read.mistakes else set()
+                found.tables |= read.tables if key == "path" else {}
+                found.warnings += read.warnings if key == "path" else ()
+    return found, wrong
 
 
 def print_tables(rows: list[dict[str, Any]]) -> None:

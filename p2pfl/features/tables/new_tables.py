@@ -19,7 +19,7 @@ from p2pfl.errors import UserError
 from p2pfl.learn.table.column import TableProfile, look_at
 from p2pfl.learn.table.merging import Merged, merge, schema_text
 from p2pfl.learn.table.proposal import propose
-from p2pfl.learn.table.reading import read_tables, survey
+from p2pfl.learn.table.reading import listed, read_tables, survey
 from p2pfl.learn.table.rows import Layout, guess_layout, make_layout, mistakes_of, read_header
 from p2pfl.learn.table.schema import usual_metrics
 
@@ -53,14 +53,9 @@ class LookedAt:
             click.echo(f"{name}: {note}", err=True)
         for warning in (*self.merged.warnings, *self.warnings):
             click.echo(f"odd: {warning}", err=True)
-        click.echo(self._figures_told(), err=True)
+        keys = listed(self.merged.schema.figures())
+        click.echo(f"schema.toml, which every node gets, has exact figures of rows ({keys})", err=True)
         click.echo(f"these are guesses: correct them in {directory / 'schema.toml'}", err=True)
-
-    def _figures_told(self) -> str:
-        """Describe what the schema reveals about rows."""
-        keys = [key for key in ("means", "stds", "class_counts") if self.merged.contents.get(key)]
-        keys += ["values of categories"] if self.merged.contents.get("categories") else []
-        return f"schema.toml, which every node gets, has exact figures of rows ({', '.join(keys)})"
 
 
 def look_at_tables(
@@ -86,13 +81,11 @@ def look_at_tables(
     profiles = _profiles(paths, layouts, target)
     proposals = [propose(profile, node=name, federation="", least_count=1) for name, profile in profiles.items()]
     merged = merge(proposals, declared)
-    _allow_gaps(merged, [proposal.columns[target].missing for proposal in proposals])
-    by_schema = {name: _with_codes(layout, merged.contents) for name, layout in layouts.items()}
+    if gaps := sum(proposal.columns[target].missing for proposal in proposals):
+        merged.contents["missing_target"] = "drop"
+        merged.warnings.append(f"{target}: {gaps} rows have none, and are left out")
+    by_schema = {name: make_layout({}, _layout_keys(layout), merged.contents) for name, layout in layouts.items()}
     looked = read_tables(merged.schema, paths, by_schema)
-    if positive and looked.tables and not any((table.columns[target] == 1).any() for table in looked.tables.values()):
-        seen = sorted({value for proposal in proposals for value in proposal.columns[target].values})
-        allowed = _list_text(seen) if seen else "values of the target"
-        raise UserError("no row of any table has that value", key="--positive", value=positive, allowed=allowed)
     _, odd = survey(looked.tables, merged.schema)
     return LookedAt(
         names=names,
@@ -114,22 +107,11 @@ def _profiles(paths: Mapping[str, Path], layouts: Mapping[str, Layout], target: 
             mistakes += mistakes_of(error)
             continue
         if target not in found[name].columns:
-            text, allowed = "the table lacks this column", _list_text(found[name].columns)
+            text, allowed = "the table lacks this column", listed(list(found[name].columns))
             mistakes.append(UserError(text, file=path, key="--target", value=target, allowed=allowed))
     if mistakes:
         raise ExceptionGroup("mistakes in tables", mistakes)
     return found
-
-
-def _allow_gaps(merged: Merged, missing: list[int]) -> None:
-    """Have rows without a target left out, if there are any."""
-    if any(missing):
-        merged.contents["missing_target"] = "drop"
-        merged.warnings.append(f"{merged.contents['target']}: {sum(missing)} rows have none, and are left out")
-
-
-def _with_codes(layout: Layout, contents: Mapping[str, Any]) -> Layout:
-    return make_layout({}, _layout_keys(layout), contents)
 
 
 def _layout_keys(layout: Layout) -> dict[str, str]:
@@ -161,15 +143,6 @@ def _task_keys(merged: Merged) -> str:
     metrics = usual_metrics(merged.schema)
     listed = ", ".join(f'"{name}"' for name in metrics)
     return TASK_KEYS.format(metrics=f"[{listed}]", metric=f'"{metrics[0]}"')
-
-
-MOST_LISTED = 12
-
-
-def _list_text(names: Any) -> str:
-    found = [str(name) for name in names]
-    more = f" and {len(found) - MOST_LISTED} more" if len(found) > MOST_LISTED else ""
-    return (", ".join(found[:MOST_LISTED]) + more) or "none"
 
 
 class TablesOptions(NewOptions):

@@ -204,8 +204,6 @@ class Column:
 
 # -- the whole table ---------------------------------------------------------------------------------------------------
 
-MOST_COLUMNS = 1000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableProfile:
@@ -257,8 +255,6 @@ def _check_header(header: list[str], mistakes: TableMistakes) -> None:
             mistakes.add("the table has this column twice", key="line 1", value=name)
         if not name:
             mistakes.add("a column has no name", key="line 1", allowed="a name for each column")
-    if len(header) > MOST_COLUMNS:
-        mistakes.add("too many columns", key="line 1", value=len(header), allowed=f"at most {MOST_COLUMNS}")
     if len(header) == 1:
         text = "the table has one column"
         mistakes.add(text, key="line 1", value=header[0][:40], allowed='two or more; or another separator, such as ";"')

@@ -526,13 +526,5 @@ class FigureLayout:
 
 def _without(names: ColumnNames) -> ColumnProposal:
     """Return a column without figures. Some of its values may be rare."""
-    is_number = names.kind == "number"
-    return ColumnProposal(
-        kind=names.kind,
-        count=0,
-        total=0.0 if is_number else None,
-        squares=0.0 if is_number else None,
-        values=dict.fromkeys(names.values, 0),
-        rare=int(names.levels and not names.values),
-        codes=names.codes,
-    )
+    rare = int(names.levels and not names.values)
+    return ColumnProposal(kind=names.kind, count=0, values=dict.fromkeys(names.values, 0), rare=rare, codes=names.codes)

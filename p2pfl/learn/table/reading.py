@@ -175,16 +175,16 @@ def _present(path: Path, header: list[str], schema: Schema, layout: Layout, *, s
     for column in schema.columns:
         name = layout.name_in_file(column)
         if header.count(name) > 1:
-            mistakes.add("the table has this column twice", key="line 1", value=name, allowed=_listed(header))
+            mistakes.add("the table has this column twice", key="line 1", value=name, allowed=listed(header))
         elif name in header and column not in layout.absent:
             present[column] = name
         elif column == schema.target and not scoring:
-            mistakes.add("the table lacks this column", key="line 1", value=name, allowed=_listed(header))
+            mistakes.add("the table lacks this column", key="line 1", value=name, allowed=listed(header))
         elif column not in layout.absent and column != schema.target:
             _look_for_another_name(mistakes, name, header, unused)
     if not present or (not mistakes.whole and set(present) <= {schema.target}):
-        allowed = _listed(schema.columns)
-        mistakes.add("the table has no column of the schema", key="line 1", value=_listed(header), allowed=allowed)
+        allowed = listed(schema.columns)
+        mistakes.add("the table has no column of the schema", key="line 1", value=listed(header), allowed=allowed)
     mistakes.raise_any()
     return present
 
@@ -198,7 +198,7 @@ def _look_for_another_name(mistakes: TableMistakes, name: str, header: Sequence[
         other = by_case[meant[0]]
         text = f"the table lacks this column, and has {other!r}"
         advice = f'rename = {{ "{name}" = "{other}" }} in [data] if that is it, absent = ["{name}"] if it is not'
-        mistakes.add(text, key="line 1", value=name, allowed=f"{_listed(header)}; {advice}")
+        mistakes.add(text, key="line 1", value=name, allowed=f"{listed(header)}; {advice}")
 
 
 def _begins(first: str, other: str) -> bool:
@@ -207,7 +207,7 @@ def _begins(first: str, other: str) -> bool:
     return len(short) >= LEAST_ALIKE and long.startswith(short)
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return (", ".join(names[:MOST_NAMED]) + more) or "nothing"
 
@@ -279,7 +279,7 @@ def _no_number(name: str, text: str) -> Cell:
 def _category_parser(column: str, name: str, schema: Schema, layout: Layout, *, lenient: bool) -> Parse:
     values = {value: float(place) for place, value in enumerate(schema.categories[column])}
     codes = layout.codes(column)
-    allowed = f'{_listed(schema.categories[column])}; or unseen = "missing"; or {LEAVE_OUT}'
+    allowed = f'{listed(schema.categories[column])}; or unseen = "missing"; or {LEAVE_OUT}'
 
     @lru_cache(MOST_REMEMBERED)
     def parse(text: str) -> float | Cell:
@@ -311,10 +311,10 @@ def _target_parser(name: str, schema: Schema, layout: Layout, *, optional: bool)
     def parse_class(text: str) -> float | Cell:
         value = schema.spell(text, layout.decimal)
         if value not in declared and rows.is_missing(text, codes, layout.decimal):
-            return missing(text, _listed(_targets(schema)))
+            return missing(text, listed(_targets(schema)))
         place = schema.class_of(value)
         if place is None or (schema.positive and not _fits(value, schema)):
-            allowed = f"{_listed(_targets(schema))}; or {LEAVE_OUT}"
+            allowed = f"{listed(_targets(schema))}; or {LEAVE_OUT}"
             return Cell(name, "this value is not declared in [task]", text, allowed)
         return float(place)
 
@@ -377,10 +377,6 @@ def read_tables(schema: Schema, paths: Mapping[str, Path], layouts: Mapping[str,
 
 # -- several tables ----------------------------------------------------------------------------------------------------
 
-OTHER_UNIT = 5.0
-"""A column may be in a different unit if its distance from the others exceeds this many times the smaller of the two
-standard deviations.
-"""
 NEARLY_EMPTY = 0.9
 LEAST_CELLS = 10
 """The fewest cells for which columns are compared."""
@@ -397,7 +393,7 @@ def survey(tables: Mapping[str, Table], schema: Schema) -> tuple[list[dict[str, 
     that differ most from the others', the largest first; columns are compared if there are at least two tables.
     """
     warnings = [text for node, table in tables.items() for text in _oddities(node, table, schema)]
-    rows = []
+    rows, inputs = [], [column for column in schema.columns if column != schema.target]
     for node, table in tables.items():
         others = [other for name, other in tables.items() if name != node]
         far = _distances(table, others, schema)
@@ -406,13 +402,12 @@ def survey(tables: Mapping[str, Table], schema: Schema) -> tuple[list[dict[str, 
                 "node": node,
                 "rows": len(table),
                 "rows_dropped": table.dropped.count,
-                "cells_missing": _missing(table, schema),
+                "cells_missing": float(np.mean([np.isnan(table.columns[name]).mean() for name in inputs])),
                 "columns_absent": list(table.absent),
                 "classes": _counts(table, schema),
                 "column_distance": dict(sorted(far.items(), key=lambda one: -one[1])[:MOST_COLUMNS]),
             }
         )
-        warnings += _other_units(node, table, others, schema)
     return rows, warnings
 
 
@@ -426,11 +421,6 @@ def _counts(table: Table, schema: Schema) -> dict[str, int] | None:
         return None
     labels = np.bincount(encode_targets(table.columns, schema).astype(np.int64), minlength=len(schema.classes))
     return dict(zip(schema.classes, labels.tolist(), strict=True))
-
-
-def _missing(table: Table, schema: Schema) -> float:
-    columns = [column for column in schema.columns if column != schema.target]
-    return float(np.mean([np.isnan(table.columns[column]).mean() for column in columns]))
 
 
 def _distances(table: Table, others: list[Table], schema: Schema) -> dict[str, float]:
@@ -463,19 +453,4 @@ def _oddities(node: str, table: Table, schema: Schema) -> list[str]:
             said.append(f"{table.path}: column {column!r} of node {node} is nearly empty: {share:.0%} is missing")
         elif len(known) >= LEAST_CELLS and np.ptp(known) == 0:
             said.append(f"{table.path}: column {column!r} of node {node} has one value in all rows")
-    return said
-
-
-def _other_units(node: str, table: Table, others: list[Table], schema: Schema) -> list[str]:
-    """Find columns that differ so much from the other nodes' that they may be in a different unit."""
-    said = []
-    numeric = (*schema.numeric, *(() if schema.classes is not None else (schema.target,)))
-    for column in numeric:
-        own, rest = _known_values(table, column), _rest(others, column)
-        if min(len(own), len(rest)) < LEAST_CELLS:
-            continue
-        spread = min(own.std(), rest.std())
-        if spread > 0 and wasserstein(own, rest) > OTHER_UNIT * spread:
-            text = f"{table.path}: column {column!r} of node {node} may be in a different unit: its median is"
-            said.append(f"{text} {np.median(own):.4g}, that of the others {np.median(rest):.4g}")
     return said

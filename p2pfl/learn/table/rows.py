@@ -346,15 +346,6 @@ class TableMistakes:
         else:
             self.add_cell(line, row)
 
-    def add_odd_row(self, line: int, wrong: Sequence[Cell], count: int) -> None:
-        """Add a row in which most of the `count` cells are wrong. All such rows count as one mistake."""
-        if self.odd is None or self.drops:
-            said = ", ".join(f"column {cell.column!r}: {cell.value!r}" for cell in wrong[:MOST_LINES])
-            text = f"{len(wrong)} of {count} cells do not fit their columns: {said}"
-            text += ", ..." if len(wrong) > MOST_LINES else ""
-            self.odd = Cell("", text, None, f"a row like the others; or another separator or decimal; or {LEAVE_OUT}")
-        self.add_row(line, self.odd)
-
     def judge(self, line: int, wrong: Sequence[Cell], count: int) -> bool:
         """Decide what to do with a row in which these of its `count` cells are wrong. Return True if it is left out;
         otherwise the cells are recorded as mistakes.
@@ -363,11 +354,14 @@ class TableMistakes:
         if self.drops and unreadable:
             self._drop(line, unreadable[0].text)
             return True
-        if len(unreadable) >= LEAST_ODD and 2 * len(unreadable) > count:
-            self.add_odd_row(line, unreadable, count)
-        else:
-            for cell in wrong:
-                self.add_cell(line, cell)
+        is_odd = len(unreadable) >= LEAST_ODD and 2 * len(unreadable) > count
+        if is_odd and self.odd is None:
+            said = ", ".join(f"column {cell.column!r}: {cell.value!r}" for cell in unreadable[:MOST_LINES])
+            more = ", ..." if len(unreadable) > MOST_LINES else ""
+            text = f"{len(unreadable)} of {count} cells do not fit their columns: {said}{more}"
+            self.odd = Cell("", text, None, f"a row like the others; or another separator or decimal; or {LEAVE_OUT}")
+        for cell in [self.odd] if is_odd and self.odd else wrong:
+            self.add_cell(line, cell)
         return False
 
     def _drop(self, line: int, why: str) -> None:

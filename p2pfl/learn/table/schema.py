@@ -84,15 +84,9 @@ class Schema:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Return a name for each input of a row, in order."""
-        return tuple(self._inputs())
-
-    def _inputs(self) -> Iterator[str]:
-        for column in self.numeric:
-            yield column
-            if self.indicators:
-                yield f"{column} is missing"
-        for column, values in self.categories.items():
-            yield from (f"{column} = {value}" for value in values)
+        of_number = ("{}", "{} is missing") if self.indicators else ("{}",)
+        numbers = (form.format(column) for column in self.numeric for form in of_number)
+        return (*numbers, *(f"{column} = {value}" for column, values in self.categories.items() for value in values))
 
     def spell(self, text: str, decimal: str = ".") -> str:
         return spelled(text, decimal=decimal, ignore_case=self.ignore_case)

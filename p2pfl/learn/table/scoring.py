@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
 from p2pfl.foreign import UNREADABLE
-from p2pfl.learn.intervals import Interval
-from p2pfl.learn.metrics import BUILT_IN
+from p2pfl.learn.metrics import BUILT_IN, Metric
 from p2pfl.learn.table.reading import Table, encode_inputs
 from p2pfl.learn.table.rows import all_numbers
 from p2pfl.learn.table.schema import KEYS, Schema, make_schema, metrics_of, usual_metrics
@@ -140,17 +139,6 @@ def read_preprocessing(text: str) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One metric. `value` is None if it is undefined on the table, `interval` if the metric has none."""
-
-    name: str
-    label: str
-    higher_is_better: bool
-    value: float | None
-    interval: Interval | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TableOutputs:
     """The outputs and targets of all rows: logits (n, classes) and labels (n,), or numbers (n, 1) in the target's
     unit.
@@ -171,19 +159,19 @@ class TableOutputs:
         counts = np.bincount(self.targets, minlength=len(self.schema.classes))
         return dict(zip(self.schema.classes, counts.tolist(), strict=True))
 
-    def figures(self) -> Iterator[Figure]:
-        """Yield every metric that applies to such a target, the usual main one first."""
+    def figures(self) -> Iterator[tuple[Metric, dict[str, Any]]]:
+        """Yield every metric that applies to such a target, the usual main one first, with its value and interval: None
+        where it is undefined, or has none.
+        """
         for name in dict.fromkeys((*usual_metrics(self.schema), *metrics_of(self.schema))):
             metric = BUILT_IN[name]
-            value = metric(self.outputs, self.targets)
-            is_known = math.isfinite(value)
-            yield Figure(
-                name=name,
-                label=metric.label,
-                higher_is_better=metric.higher_is_better,
-                value=value if is_known else None,
-                interval=metric.interval(self.outputs, self.targets) if is_known and metric.interval else None,
-            )
+            value: float | None = metric(self.outputs, self.targets)
+            if value is None or not math.isfinite(value):
+                value = None
+            interval = metric.interval(self.outputs, self.targets) if value is not None and metric.interval else None
+            low, high = interval or (None, None)
+            better = {"higher_is_better": metric.higher_is_better}
+            yield metric, {"metric": name, "value": value, "low": low, "high": high} | better
 
     def why_undefined(self) -> str:
         """Say why a metric is undefined here."""

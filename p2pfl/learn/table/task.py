@@ -174,7 +174,7 @@ def data_of(task: TableTask, partition: str | None) -> Callable[[NodeContext], t
     def data(node: NodeContext) -> tuple[Pair, Pair | None]:
         own = split_rows(task, node, partition)
         pair = _pair(own.table, task.schema)
-        train, test = _rows(pair, own.train), _rows(pair, own.held)
+        train, test = ((pair[0][rows], pair[1][rows]) for rows in (own.train, own.held))
         if own.tests is not None:
             return train, _pair(own.tests, task.schema)
         return train, test if len(test[1]) else None
@@ -201,7 +201,9 @@ def split_rows(task: TableTask, node: NodeContext, partition: str | None) -> Own
         log.warning("%s", text)
     targets = encode_targets(table.columns, task.schema).reshape(len(table))
     rows = node.own_rows(targets, partition)
-    kept = _test_rows(table, task, node)[rows]
+    kept = np.zeros(len(rows), np.bool_)
+    if task.holdout:
+        kept = held_out(table.columns, task.holdout, key=node.key_for("holdout"))[rows]
     train, held = rows[~kept], rows[kept]
     _look_at_classes(task.schema, targets[train], table.path, node.name)
     for text in untested(task, targets[train], targets[held]):
@@ -218,18 +220,6 @@ def split_rows(task: TableTask, node: NodeContext, partition: str | None) -> Own
 def read_own(task: TableTask, path: Path, local: Mapping[str, Any]) -> Table:
     """Read one file of a node with this `[data]`. Raises UserError: there is a mistake in it."""
     return read_table(path, task.schema, task.layout(local))
-
-
-def _test_rows(table: Table, task: TableTask, node: NodeContext) -> NDArray[np.bool_]:
-    """Return the mask (n,) of the rows that the node holds out for its own test."""
-    if not task.holdout:
-        return np.zeros(len(table), np.bool_)
-    return held_out(table.columns, task.holdout, key=node.key_for("holdout"))
-
-
-def _rows(pair: Pair, rows: NDArray[np.int64]) -> Pair:
-    inputs, targets = pair
-    return inputs[rows], targets[rows]
 
 
 def untested(task: TableTask, trained: Any, tested: Any) -> list[str]:

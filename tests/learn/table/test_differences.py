@@ -34,7 +34,6 @@ def test_of_each_site_rows_gaps_classes_and_distances_are_told():
     ("other", "said"),
     [
         ({"a": np.random.default_rng(5).normal(60, 10, 100) / 1.3}, None),  # within what sites differ by
-        ({"a": np.random.default_rng(5).normal(60, 10, 100) * 88}, "a different unit"),
         ({"a": np.r_[[np.nan] * 95, [1.0] * 5]}, "nearly empty: 95%"),
         ({"ill": 1.0}, "every row of node s has the class 'yes'"),
         ({}, None),

@@ -140,17 +140,17 @@ class Federation:
         LearningError: the task failed, or at some node no round gave a finite model.
         """
         from p2pfl.console.output import ProgressView, point_in_words  # noqa: PLC0415 - who simulates needs no network
-        from p2pfl.fleet.one_process import Wishes, run_together  # noqa: PLC0415 - as above
+        from p2pfl.fleet.one_process import run_together  # noqa: PLC0415 - as above
         from p2pfl.reporting.measures import measures_of  # noqa: PLC0415 - as above
 
-        wishes = Wishes(
-            compute=self._compute,
-            on_round=on_round,
-            checkpoints=None if checkpoints is None else Path(checkpoints),
-            checkpoint_every=_read("checkpoint_every", checkpoint_every, whole(1)),
-            checkpoints_kept=_read("checkpoints_kept", checkpoints_kept, whole(1)),
-            references=references,
-        )
+        wishes: dict[str, Any] = {
+            "compute": self._compute,
+            "on_round": on_round,
+            "checkpoints": None if checkpoints is None else Path(checkpoints),
+            "checkpoint_every": _read("checkpoint_every", checkpoint_every, whole(1)),
+            "checkpoints_kept": _read("checkpoints_kept", checkpoints_kept, whole(1)),
+            "references": references,
+        }
         if (many := len(self.config.members)) > MOST_NODES:
             text = "too many nodes for one process: simulate them (sim.simulate)"
             raise UserError(text, file=WHERE, key="nodes", value=many, allowed=f"2 to {MOST_NODES}")
@@ -160,7 +160,7 @@ class Federation:
                 def show(point: Point) -> None:
                     view.show(point_in_words(point, measures_of([point])))
 
-                return run_together(self.config, on_progress or show, wishes)
+                return run_together(self.config, on_progress=on_progress or show, **wishes)
         except UserError as error:
             if self._compute and (error.key or "") in OF_NODES:
                 error.file, error.key = WHERE, OF_NODES[error.key or ""]

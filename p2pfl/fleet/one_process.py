@@ -45,44 +45,21 @@ LISTEN_EVERY_S = 0.1
 OnProgress = Callable[[Point], None]
 
 
-def run_together(federation: FederationConfig, on_progress: OnProgress | None, wishes: Wishes) -> Report:
-    """Run all nodes to their end. Ctrl-C cancels the run once the current local round is over.
+def run_together(federation: FederationConfig, *, references: bool, **wishes: Any) -> Report:
+    """Run all nodes to their end; `wishes` are fields of an `InProcessFleet`. Ctrl-C cancels the run once the current
+    local round is over.
 
     Raises UserError: the task, its options or the data are wrong; LearningError: the task failed in a node.
     """
-    if wishes.references:
+    if references:
         refuse_references(federation, "references")
     with tempfile.TemporaryDirectory(prefix="p2pfl-") as folder:
-        together = InProcessFleet(*_with_keys(federation), Path(folder), on_progress, wishes)
+        together = InProcessFleet(*_with_keys(federation), Path(folder), **wishes)
         setups = together.prepare()
         report = _in_own_loop(lambda: together.run(setups), together.cancel)
-        if wishes.references:
+        if references:
             add_references(report, together.federation, together.children)
     return report
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """A program's settings for each node, in addition to the federation's."""
-
-    compute: Mapping[str, Compute] = field(default_factory=dict)
-    """The device of each node whose node file does not name one."""
-    on_round: OnRound | None = None
-    checkpoints: Path | None = None
-    """The folder in which each node has a folder for its checkpoints, written every `checkpoint_every` rounds."""
-    checkpoint_every: int = 0
-    checkpoints_kept: int = 1
-    references: bool = False
-
-    def of(self, node: NodeConfig) -> dict[str, Any]:
-        """Return the configuration for one node."""
-        compute = self.compute.get(node.name, node.compute)
-        found: dict[str, Any] = {"device": compute.device, "precision": compute.precision}
-        if self.checkpoints is None:
-            return found
-        every, kept = self.checkpoint_every, self.checkpoints_kept
-        folder = self.checkpoints.absolute() / node.name
-        return found | {"checkpoint_dir": folder, "checkpoint_every": every, "checkpoints_kept": kept}
 
 
 def _with_keys(federation: FederationConfig) -> tuple[FederationConfig, list[Identity]]:
@@ -105,7 +82,13 @@ class InProcessFleet:
     identities: Sequence[Identity]
     folder: Path
     on_progress: OnProgress | None = None
-    wishes: Wishes = field(default_factory=Wishes)
+    on_round: OnRound | None = None
+    compute: Mapping[str, Compute] = field(default_factory=dict)
+    """The device of each node whose node file does not name one."""
+    checkpoints: Path | None = None
+    """The folder in which each node has a folder for its checkpoints, written every `checkpoint_every` rounds."""
+    checkpoint_every: int = 0
+    checkpoints_kept: int = 1
     features: Sequence[Feature] = FEATURES
     children: list[Child] = field(default_factory=list)
     lies: Lies | None = None
@@ -165,10 +148,15 @@ class InProcessFleet:
         is_file = self.federation.path.is_file()
         place = node_file(self.federation, name) if is_file else self.folder / name
         node = load_node(place, self.federation, name)
-        own = self.folder / name
+        own, compute = self.folder / name, self.compute.get(name, node.compute)
+        if self.checkpoints is not None:
+            every, kept = self.checkpoint_every, self.checkpoints_kept
+            folder = self.checkpoints.absolute() / name
+            node = replace(node, checkpoint_dir=folder, checkpoint_every=every, checkpoints_kept=kept)
         return replace(
             node,
-            **self.wishes.of(node),
+            device=compute.device,
+            precision=compute.precision,
             key_file=own / KEY_FILE,
             state_dir=own / "state",
             listen=self.federation.member(name).address or "127.0.0.1:0",
@@ -178,10 +166,8 @@ class InProcessFleet:
         )
 
     async def _run_one(self, child: Child, setup: Setup, shared: OneProcess) -> None:
-        on_round = self.wishes.on_round
-        application = Application(
-            setup, on_line=child.lines.append, sketched=True, shared=shared, on_round=on_round, features=self.features
-        )
+        hooks: dict[str, Any] = {"on_line": child.lines.append, "on_round": self.on_round}
+        application = Application(setup, **hooks, sketched=True, shared=shared, features=self.features)
         result = await application.run()
         child.exit_code = 0 if result is not None and result.finished else STOPPED
 

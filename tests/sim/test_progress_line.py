@@ -43,7 +43,7 @@ def run(monkeypatch):
     """Run a federation whose nodes get no further than one look at them."""
     at_four = Point(time_s=2.0, rounds=Statistic(mean=4.0, min=4.0, max=4.0))
 
-    def look(federation, on_progress, wishes):
+    def look(federation, on_progress, **wishes):
         sys.stdout.write("printed by the program\n")
         on_progress(at_four)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -133,10 +132,6 @@ def test_check_says_what_a_round_costs_who_may_collude_and_who_waits_for_whom(tm
     folder = Federation(
         task="digits", nodes=8, topology="ring", rounds=20, privacy=SHARED | {"accountant": "rdp", "colluders": 2}
     ).save(tmp_path / "ward")
-    told = json.loads(check(folder, "--format", "json"))["shared_noise"]
-    assert (told["members"], told["least"], told["colluders"], told["colluders_at_most"]) == (8, 7, 2, 5)
-    assert told["noise_times"] == pytest.approx((8 / 5) ** 0.5)
-    assert told["bytes_each"] > 8 * 2410
     brief = " ".join(check(folder).split())
     for words in (
         "one step: each row of all nodes is in it with probability 0.2",

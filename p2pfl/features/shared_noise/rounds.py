@@ -7,18 +7,17 @@ paid for.
 from __future__ import annotations
 
 import logging
-import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.console.output import size, write_facts
+from p2pfl.console.output import size
 from p2pfl.core.core import Course
 from p2pfl.core.settings import Phase
 from p2pfl.engine.state import NodeState
@@ -62,11 +61,6 @@ def delta_exceeds(delta: float, rows: int) -> str:
 
 
 class SharedNoiseCheck(Check):
-    part = "shared_noise"
-
-    def __init__(self) -> None:
-        self._facts: dict[str, Any] | None = None
-
     def of_learners(self, inspected: Inspected) -> None:
         federation, privacy = inspected.federation, inspected.federation.privacy
         if privacy is None or not privacy.is_shared:
@@ -77,14 +71,6 @@ class SharedNoiseCheck(Check):
         members, rounds = len(federation.present), federation.training.rounds or 0
         least = privacy.least_of(members)
         each = None if shared is None else bytes_each(shared.entries, members)
-        self._facts = {
-            "members": members,
-            "least": least,
-            "colluders": privacy.colluders,
-            "colluders_at_most": least - 2,
-            "noise_times": math.sqrt(members / (least - privacy.colluders)),
-            "bytes_each": each,
-        }
         is_record = privacy.unit == "record"
         rows = sum(inspected.learners[index].samples for index in inspected.here.keys() & inspected.learners.keys())
         if is_record and privacy.delta * rows > 1.0:
@@ -99,21 +85,6 @@ class SharedNoiseCheck(Check):
             f"against another; the budget pays for {planned_rounds(federation)} sums"
         )
         brief["waits"] = f"a round waits for {least} nodes; with fewer nothing is learned until they are back"
-
-    def told(self) -> dict[str, Any] | None:
-        return self._facts
-
-    def show(self, facts: Any) -> None:
-        excess = f"{facts['noise_times']:.3g} times that of a trusted center, if all give their parts"
-        write_facts(
-            {
-                "shared noise": excess,
-                "least": f"{facts['least']} of {facts['members']} members: with fewer a sum is refused",
-                "colluders": f"{facts['colluders']} may work together, and leave their noise out, against any other; "
-                f"this least bears up to {facts['colluders_at_most']}",
-                "a liar": "can spoil a sum: a wrong part within the bounds is not noticed",
-            }
-        )
 
 
 ROWS_FILE = "rows-of-all.json"

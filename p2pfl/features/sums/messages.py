@@ -10,7 +10,7 @@ done.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, TypeAlias
@@ -78,84 +78,84 @@ class SetupOpening(Told, frozen=True, kw_only=True, tag=2):
         return {m: self.keys[at * ID_BYTES : (at + 1) * ID_BYTES] for at, m in enumerate(members)}
 
 
-class Parcel(Told, frozen=True, kw_only=True, tag=3):
+class InSetup(Told, frozen=True, kw_only=True):
+    """A statement about a set-up."""
+
+    setup: Id
+
+
+class InSlot(InSetup, frozen=True, kw_only=True):
+    """A statement about a sum of a set-up, or about its roster."""
+
+    number: Number
+
+
+class Parcel(InSetup, frozen=True, kw_only=True, tag=3):
     """The author's shares for one partner, sealed: 64 bytes for each sum. `spread`: no route reached it, so all carry
     it.
     """
 
-    setup: Id
     to: Index
     sealed: Annotated[bytes, Meta(max_length=64 * MOST_SUMS + 16)]
     spread: bool
 
 
-class Ack(Told, frozen=True, kw_only=True, tag=4):
+class Ack(InSetup, frozen=True, kw_only=True, tag=4):
     """The author holds shares of these members."""
 
-    setup: Id
     holds: Bits
 
 
-class VectorReady(Told, frozen=True, kw_only=True, tag=5):
+class VectorReady(InSetup, frozen=True, kw_only=True, tag=5):
     """The author has its vector for this sum. `terms` say what is summed: names, shapes, bounds, label."""
 
-    setup: Id
     number: SumNumber
     terms: Digest
 
 
-class Wave(Told, frozen=True, kw_only=True, tag=6):
+class Wave(InSetup, frozen=True, kw_only=True, tag=6):
     """Asks for all masked vectors of these terms. A node's parent in its tree is who brought it the wave first."""
 
-    setup: Id
     number: SumNumber
     epoch: Annotated[int, Meta(ge=0, le=MOST_EPOCH)]
     terms: Digest
 
 
-class MemberList(Told, frozen=True, kw_only=True, tag=7):
+class MemberList(InSlot, frozen=True, kw_only=True, tag=7):
     """Proposes who is in a sum of these terms, with the digest of the sum of their masked vectors; or the roster."""
 
-    setup: Id
-    number: Number
     members: Bits
     terms: Annotated[bytes, Meta(max_length=32)]
     total: Annotated[bytes, Meta(max_length=32)]
 
 
-class SlotVote(Told, frozen=True, kw_only=True, tag=8):
+class SlotVote(InSlot, frozen=True, kw_only=True, tag=8):
     """The author's one vote in this slot, for the list with this id."""
 
-    setup: Id
-    number: Number
     chosen: Id
 
 
-class SlotQuit(Told, frozen=True, kw_only=True, tag=9):
+class SlotQuit(InSlot, frozen=True, kw_only=True, tag=9):
     """The author gives the slot up, and will sign no list in it."""
 
-    setup: Id
-    number: Number
     reason: Annotated[str, Meta(max_length=40)]
 
 
-class Reveal(Told, frozen=True, kw_only=True, tag=10):
+class Reveal(InSetup, frozen=True, kw_only=True, tag=10):
     """After a certificate: the author's own secret, and shares of others: one kind for each member, by who is in the
     list.
     """
 
-    setup: Id
     number: SumNumber
     own: Annotated[bytes, Meta(max_length=32)]
     shares: Annotated[tuple[tuple[Index, Digest], ...], Meta(max_length=MOST_MEMBERS)]
 
 
-Statement: TypeAlias = (
-    Keys | SetupOpening | Parcel | Ack | VectorReady | Wave | MemberList | SlotVote | SlotQuit | Reveal
-)
-InSetup: TypeAlias = Parcel | Ack | VectorReady | Wave | MemberList | SlotVote | SlotQuit | Reveal
+Statement: TypeAlias = Keys | SetupOpening | InSetup
 encode_statement = Encoder().encode
-decode_statement = Decoder(Statement).decode
+decode_statement: Callable[[bytes], Statement] = Decoder(
+    Keys | SetupOpening | Parcel | Ack | VectorReady | Wave | MemberList | SlotVote | SlotQuit | Reveal
+).decode
 
 
 class Post(Told, frozen=True, kw_only=True, tag=20):
@@ -268,16 +268,11 @@ class SumSettings:
             raise ValueError(
                 f"{count} members: a secure sum has 3 to {MOST_MEMBERS}; of two, each knows the other's part"
             )
-        if t < 1:
-            raise ValueError(f"colluders = {t}: at least 1, for a member that is curious by itself is one")
-        if self.least < t + 2:
-            raise ValueError(f"least = {self.least} bears {self.least - 2} colluders, not {t}: two must be honest")
-        if self.least > count:
-            raise ValueError(f"least = {self.least} of {count} members")
-        if not 1 <= self.sums <= MOST_SUMS:
-            raise ValueError(f"{self.sums} sums of a set-up: allowed are 1 to {MOST_SUMS}")
-        if not 0 <= self.index < count:
-            raise ValueError(f"member {self.index} of {count}")
+        if not 1 <= t <= self.least - 2 <= count - 2:
+            why = "at least 1, for a member that is curious by itself is one, and two of least must be honest"
+            raise ValueError(f"least = {self.least} of {count} members, colluders = {t}: {why}")
+        if not (1 <= self.sums <= MOST_SUMS and 0 <= self.index < count):
+            raise ValueError(f"member {self.index} of {count}, {self.sums} sums of a set-up: at most {MOST_SUMS}")
 
     @property
     def count(self) -> int:

@@ -28,7 +28,6 @@ from p2pfl.features.sums.messages import (
     Effect,
     Effects,
     Have,
-    InSetup,
     Keep,
     Keys,
     Message,
@@ -84,7 +83,10 @@ class Sums:
         self.deadline: float | None = None
         """When to call `wake`."""
         self._beats = 0
-        self._due = _Due()
+        self._is_founding_due = True
+        """Something about set-ups that are not certified was not looked at yet."""
+        self._due: set[Key | None] = {None}
+        """The sums about which something was not looked at yet; None: all."""
 
     def opened(self, peer: int, now: float) -> list[Effect]:
         effects = Effects()
@@ -95,7 +97,7 @@ class Sums:
         effects = Effects()
         self._log.closed(peer)
         self._tree.gone(peer, effects)
-        self._due.everything()
+        self._everything_is_due()
         return self._settled(now, effects)
 
     def ask(
@@ -124,7 +126,7 @@ class Sums:
         pause_s = now - self._ended_at if self._ended_at else 0.0
         self._founding.only = only
         self._asked = Asked(label=label, values=values, terms=terms, data=data, only=only, pause_s=pause_s, at=now)
-        self._due.everything()
+        self._everything_is_due()
         return self._settled(now, Effects())
 
     def wake(self, now: float) -> list[Effect]:
@@ -139,7 +141,7 @@ class Sums:
                 if each.missing_total and neighbors:
                     # Each time another one is asked.
                     effects.say(neighbors[self._beats % len(neighbors)], Want(total=each.missing_total))
-            self._due.everything()
+            self._everything_is_due()
         return self._settled(now, effects)
 
     def hear(self, peer: int, message: Message, now: float) -> list[Effect]:
@@ -204,10 +206,18 @@ class Sums:
         if isinstance(statement, Wave):
             self._tree.wave(taken, self._log.neighbors, effects)
         if isinstance(statement, Keys | SetupOpening):
-            self._due.founding = True
+            self._is_founding_due = True
             return
-        self._due.about(statement)
+        number = getattr(statement, "number", ROSTER)
+        if number == ROSTER:
+            self._is_founding_due = True
+        else:
+            self._due.add((statement.setup, number))
         self._moved(now)
+
+    def _everything_is_due(self) -> None:
+        self._is_founding_due = True
+        self._due.add(None)
 
     def _moved(self, now: float) -> None:
         for each in self._sums.values():
@@ -219,17 +229,17 @@ class Sums:
     def _settled(self, now: float, effects: Effects) -> list[Effect]:
         """Do all that can be done now, where something has changed; what only waits is looked at when it wakes."""
         self.blame.pass_time(now)
-        self._due.slots |= self._tree.changed
+        self._due |= self._tree.changed
         self._tree.changed.clear()
-        if not self._due.is_any():
+        if not (self._is_founding_due or self._due):
             self.blame.tell(effects)
             return effects.found
-        while self._due.is_any():
-            if self._due.founding:
-                self._due.founding = False
+        while self._is_founding_due or self._due:
+            if self._is_founding_due:
+                self._is_founding_due = False
                 for statement in self._founding.act(now, self.setup, is_used_up=self._is_used_up):
                     self._state(statement, now, effects)
-                    self._due.founding = True
+                    self._is_founding_due = True
             self._adopt(now, effects)
             self._advance(now, effects)
         self._tire(now, effects)
@@ -260,11 +270,11 @@ class Sums:
             self._tree.own.pop(active.key, None)
         self.setup, self._founding.founded = founded, None
         self._next, self._sums = 0, {}
-        self._due.everything()
+        self._everything_is_due()
 
     def _advance(self, now: float, effects: Effects) -> None:
         """Go on with the sums of the present set-up in which something has changed."""
-        due, self._due.slots = self._due.slots, set()
+        due, self._due = self._due, set()
         if self.setup is None:
             return
         slots = self.records.tally(self.setup.id).slots
@@ -284,7 +294,7 @@ class Sums:
         if each.number == self._next and each.asked is None and self._asked is not None and not self._is_used_up:
             each.ask(self._asked, now)
         for step in each.act(now, wait_s):
-            self._due.slots.add(each.key)
+            self._due.add(each.key)
             if isinstance(step, Total):
                 digest = total_digest(step.setup, step.number, step.members, step.vector)
                 self._tree.publish(step, digest, self.settings.index, effects)
@@ -313,14 +323,13 @@ class Sums:
                     total=outcome.total,
                 )
             )
-            self.blame.sum_done(outcome.members)
         else:
             effects.add(each.refused(asked, outcome.reason))
             if outcome.waited:
                 self.patience.failed()
         del self._sums[each.number]
         self._next, self._asked, self._ended_at = each.number + 1, None, now
-        self._due.everything()
+        self._everything_is_due()
 
     def _tire(self, now: float, effects: Effects) -> None:
         """Refuse a sum for which no set-up comes about."""
@@ -339,27 +348,3 @@ class Sums:
             return self.patience.beat_s
         waits = self._founding.is_busy(self.setup, is_used_up=self._is_used_up)
         return self.patience.wait_s if waits or any(each.missing_total for each in self._sums.values()) else None
-
-
-class _Due:
-    """The changes that were not looked at yet: everything, at first."""
-
-    def __init__(self) -> None:
-        self.founding = True
-        """Something about set-ups that are not certified."""
-        self.slots: set[Key | None] = {None}
-        """These sums; None: all."""
-
-    def is_any(self) -> bool:
-        return self.founding or bool(self.slots)
-
-    def everything(self) -> None:
-        self.founding = True
-        self.slots.add(None)
-
-    def about(self, statement: InSetup) -> None:
-        number = getattr(statement, "number", ROSTER)
-        if number == ROSTER:
-            self.founding = True
-        else:
-            self.slots.add((statement.setup, number))

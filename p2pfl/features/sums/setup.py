@@ -13,6 +13,7 @@ and the roster, which is certified, is a list of those who have dealt and hold s
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -352,17 +353,6 @@ class Attempt:
     """The holders to whom parcels were sent by all ways."""
 
 
-@dataclass(slots=True)
-class KeyTimes:
-    """When what happened to this member's present keys."""
-
-    drawn: float
-    quorum: float | None = None
-    """When enough members had fresh keys."""
-    stuck: float | None = None
-    """When an opening came that names these keys, and others that are not here."""
-
-
 class SetupFounding:
     def __init__(
         self, settings: SumSettings, draw: Draw, records: Records, patience: SumPatience, blame: Blame
@@ -373,7 +363,10 @@ class SetupFounding:
         """Those without whom the sums that are asked for here cannot be."""
         self._life, self._serial = settings.life, 0
         self._secrets: SetupSecrets | None = None
-        self._at = KeyTimes(0.0)
+        self._drawn, self._quorum, self._stuck = 0.0, math.inf, math.inf
+        """When the present keys were drawn, when enough members had fresh ones, and when an opening came that names
+        these keys, and others that are not here.
+        """
         self._excused: set[int] = set()
         self._passed: set[bytes] = set()
         """The openings that do not name the present keys."""
@@ -403,7 +396,7 @@ class SetupFounding:
     def _draw_keys(self, now: float) -> Keys:
         self._secrets = SetupSecrets(self._draw, self._settings.sums)
         self._serial += 1
-        self._at = KeyTimes(now)
+        self._drawn, self._quorum, self._stuck = now, math.inf, math.inf
         self._passed.clear()
         return self._secrets.keys(self._life, self._serial)
 
@@ -441,20 +434,19 @@ class SetupFounding:
         """True if it is a member's turn to open a set-up: the lowest with fresh keys first, of those who have held
         nothing up, the next if it does not.
         """
-        fresh, at, wait_s = self.fresh, self._at, self._patience.wait_s
+        fresh, wait_s = self.fresh, self._patience.wait_s
         rank = sum(self._blame.turn(each) < self._blame.turn(member) for each in fresh)
         if rank == 0 and all(each in fresh or self._is_out(each) for each in range(self._settings.count)):
             return True
-        quorum = now if at.quorum is None else at.quorum
-        return now > quorum + 2 * (quorum - at.drawn) + wait_s * (1 + 2 * rank)
+        quorum = min(now, self._quorum)
+        return now > quorum + 2 * (quorum - self._drawn) + wait_s * (1 + 2 * rank)
 
     def _open(self, now: float) -> Iterator[Statement]:
         """Open a set-up, if it is this member's turn."""
         settings, fresh = self._settings, self.fresh
         if len(fresh) < max(settings.quorum, settings.least) or settings.index not in fresh:
             return
-        if self._at.quorum is None:
-            self._at.quorum = now
+        self._quorum = min(now, self._quorum)
         if self._turn_comes(settings.index, now):
             yield SetupOpening(members=bits_of(fresh), keys=b"".join(fresh[member] for member in sorted(fresh)))
             yield from self._join(now)
@@ -492,9 +484,8 @@ class SetupFounding:
         are drawn anew, and the opener is not believed again; unless they are of who was struck itself: that excuses
         once.
         """
-        if self._at.stuck is None:
-            self._at.stuck = now
-        elif now > self._at.stuck + OVER * self._patience.wait_s:
+        self._stuck = min(now, self._stuck)
+        if now > self._stuck + OVER * self._patience.wait_s:
             excuses = {member for member in lacking if self._blame.is_struck(member)} - {opener} - self._excused
             self._excused |= excuses
             if not excuses:

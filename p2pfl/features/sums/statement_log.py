@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -31,6 +31,7 @@ from p2pfl.features.sums.messages import (
     Effects,
     Have,
     HeldUp,
+    InSetup,
     Keys,
     MemberList,
     Parcel,
@@ -48,10 +49,8 @@ from p2pfl.features.sums.messages import (
 )
 
 MOST_STRIKES = 3
-FORGIVEN, FORGIVEN_S = 32, 300.0
-"""After so many sums that it was in, without another strike, one is forgiven to a member; and one to all after so many
-seconds.
-"""
+FORGIVEN_S = 300.0
+"""After so many seconds one strike is forgiven to all."""
 PROVEN = 10**9
 
 
@@ -59,16 +58,15 @@ class Blame:
     """The members that hold sums up, as far as this one sees it.
 
     Who was struck once has its turn last, to open a set-up and to lead a sum. With `MOST_STRIKES` it is left out of the
-    next set-ups, where enough others are there. A strike is forgiven with time, or to who has been in so many sums
-    since; a proof never. Each member judges for itself, and nobody signs another list for it: how few may be in a sum,
-    and the history of sums, stay as they are. But the opener's judgment decides who is in its set-up: a slow member
-    that it has struck is out for all until a strike is forgiven, or somebody else opens one.
+    next set-ups, where enough others are there. A strike is forgiven with time; a proof never. Each member judges for
+    itself, and nobody signs another list for it: how few may be in a sum, and the history of sums, stay as they are.
+    But the opener's judgment decides who is in its set-up: a slow member that it has struck is out for all until a
+    strike is forgiven, or somebody else opens one.
     """
 
     def __init__(self, own: int) -> None:
         self._own, self._at = own, 0.0
         """The latest time at which strikes were forgiven."""
-        self._well: Counter[int] = Counter()
         self._strikes: Counter[int] = Counter()
         self._news: dict[int, str] = {}
 
@@ -77,7 +75,6 @@ class Blame:
             return
         self._strikes[member] += PROVEN if is_proof else 1
         self._news[member] = why
-        del self._well[member]
 
     def is_struck(self, member: int) -> bool:
         return self._strikes[member] > 0
@@ -89,20 +86,13 @@ class Blame:
         """Orders members by whose turn it is: the lowest first, of those who have held nothing up."""
         return self.is_struck(member), member
 
-    def sum_done(self, members: Collection[int]) -> None:
-        self._well.update(members)
-        self._forgive([member for member in members if self._well[member] % FORGIVEN == 0], 1)
-
     def pass_time(self, now: float) -> None:
         times = int((now - self._at) // FORGIVEN_S)
         if times:
             self._at = now
-            self._forgive(list(self._strikes), times)
-
-    def _forgive(self, members: Iterable[int], times: int) -> None:
-        for member in members:
-            if self._strikes[member] < PROVEN:
-                self._strikes[member] = max(0, self._strikes[member] - times)
+            for member, strikes in self._strikes.items():
+                if strikes < PROVEN:
+                    self._strikes[member] = max(0, strikes - times)
 
     def tell(self, effects: Effects) -> None:
         """Say who was struck since the last time, and for what."""
@@ -212,24 +202,6 @@ class Said:
         return ROSTER < number <= self.latest - MOST_SLOTS
 
 
-@dataclass(slots=True)
-class Comparing:
-    """When this node compares its statements with neighbors, and with which of them it begins."""
-
-    news: bool = False
-    quiet: int = 0
-    turn: int = 0
-
-    def is_due(self) -> bool:
-        """Ask at each beat: after one without news, or after some."""
-        self.quiet = self.quiet + 1 if self.news else LOOK_EVERY
-        self.news = False
-        if self.quiet < LOOK_EVERY:
-            return False
-        self.quiet = 0
-        return True
-
-
 class StatementLog:
     def __init__(self, settings: SumSettings, identity: Identity, blame: Blame) -> None:
         self._settings, self._identity, self._blame = settings, identity, blame
@@ -244,14 +216,16 @@ class StatementLog:
         nodes in different orders, so they drop different set-ups of it.
         """
         self._refused_of: list[deque[bytes]] = [deque() for _ in settings.members]
-        self._early: list[dict[bytes, tuple[int, Post, Statement]]] = [{} for _ in settings.members]
+        self._early: list[dict[bytes, tuple[int, Post, InSetup]]] = [{} for _ in settings.members]
         """Each member's statements about set-ups whose opening is not here."""
         self._digest = 0
         self._said: list[dict[bytes, Said]] = [{} for _ in settings.members]
         """Each member's statements, by set-up."""
         self.opened_by: dict[bytes, tuple[int, dict[int, bytes]]] = {}
         """The opener of each set-up that is kept, and the keys that the opening names, by member."""
-        self._comparing = Comparing()
+        self._has_news, self._quiet, self._turn = False, 0, 0
+        """Whether something came since the last beat; the beats since neighbors compared; with which of them to begin.
+        """
         self._keys: dict[int, dict[bytes, tuple[int, int]]] = {}
         """Life and serial of the keys of each member that are kept, by their ids."""
         self.route: dict[int, int] = {}
@@ -268,7 +242,7 @@ class StatementLog:
         body = encode_statement(statement)
         post = Post(author=self._settings.index, body=body, signature=self._identity.sign(self._domain + body))
         name = id_of(post.author, body)
-        if not isinstance(statement, Keys | SetupOpening) and statement.setup not in self.opened_by:
+        if isinstance(statement, InSetup) and statement.setup not in self.opened_by:
             return Taken(id=name, author=post.author, statement=statement, post=post, peer=None)
         taken = self._take(post, name, statement, None, effects)
         if taken is None:
@@ -296,7 +270,7 @@ class StatementLog:
         if not is_sound(post.author, statement, self._settings):
             self._refuse(post.author, name, f"it has signed a {type(statement).__name__} that no member may make")
             return []
-        if not isinstance(statement, Keys | SetupOpening) and statement.setup not in self.opened_by:
+        if isinstance(statement, InSetup) and statement.setup not in self.opened_by:
             self._wait(peer, post, name, statement)
             return []
         taken = self._take(post, name, statement, peer, effects)
@@ -304,10 +278,10 @@ class StatementLog:
             return [] if taken is None else [taken]
         return [taken, *self._released(name, effects)]
 
-    def _wait(self, peer: int, post: Post, name: bytes, statement: Statement) -> None:
+    def _wait(self, peer: int, post: Post, name: bytes, statement: InSetup) -> None:
         """Keep a statement until its set-up's opening comes, where there is room and that was not dropped."""
         early = self._early[post.author]
-        if isinstance(statement, Keys | SetupOpening) or statement.setup[:SHORT] in self._refused:
+        if statement.setup[:SHORT] in self._refused:
             self._refuse(post.author, name)
         elif sum(len(each.body) for _, each, _ in early.values()) + len(post.body) <= MOST_EARLY_BYTES:
             early[name] = peer, post, statement
@@ -318,7 +292,7 @@ class StatementLog:
         found = []
         for author in self.opened_by[setup][1]:
             for name, (peer, post, statement) in list(self._early[author].items()):
-                if not isinstance(statement, Keys | SetupOpening) and statement.setup == setup:
+                if statement.setup == setup:
                     del self._early[author][name]
                     found.append(self._take(post, name, statement, peer, effects))
         return [each for each in found if each is not None]
@@ -350,11 +324,13 @@ class StatementLog:
         """Ask neighbors whether they have what this node has, some after the others if they are many: all would send
         the same. Not at each beat while statements come in, for then they would say that they lack what is on its way.
         """
-        if self._comparing.is_due():
-            count, turn = len(self.neighbors), self._comparing.turn
-            for place in range(turn, turn + min(count, MOST_ASKED)):
+        self._quiet = self._quiet + 1 if self._has_news else LOOK_EVERY
+        self._has_news = False
+        if self._quiet >= LOOK_EVERY:
+            self._quiet, count = 0, len(self.neighbors)
+            for place in range(self._turn, self._turn + min(count, MOST_ASKED)):
                 effects.say(self.neighbors[place % count], Have(digest=self._digest))
-            self._comparing.turn += MOST_ASKED
+            self._turn += MOST_ASKED
 
     def hear_have(self, peer: int, have: Have, effects: Effects) -> None:
         if have.digest == self._digest:
@@ -388,7 +364,7 @@ class StatementLog:
         else:
             self._posts[name[:SHORT]] = post
             self._flip(name)
-            self._comparing.news = True
+            self._has_news = True
             # Each neighbor says whether it is in another branch of a wave, and takes a total only after its list.
             to = self.neighbors if isinstance(statement, Wave | MemberList) else self._first
             for neighbor in to:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from math import comb
 from typing import TypeAlias
 
@@ -97,8 +96,12 @@ class Sum:
         self._index = setup.settings.index
         self._clock = _Clock(began=now)
         self._last: frozenset[int] = frozenset()
-        self._flaws = _Flaws(setup, history)
-        self._ready = _Ready()
+        self._flaws: dict[bytes, str] = {}
+        """Why this member does not sign a list, by the list's id; empty: nothing is wrong."""
+        self._flaw = ""
+        """The latest reason for which it has signed none."""
+        self._alike, self._strange = set[int](), set[int]()
+        """The members with a vector: those of the roster who sum the same as this one, and who sums other things."""
         self._secrets: _Secrets | None = None
         """The secrets that are known and those that are lacking, once there is a certificate."""
         self.missing_total: bytes = b""
@@ -176,8 +179,8 @@ class Sum:
     def _lead(self, asked: Asked, now: float, wait_s: float) -> Iterator[Step]:
         """Send the wave out, if it is this member's turn, and propose what it has brought."""
         tally, clock, settings = self._tally, self._clock, self.setup.settings
-        self._ready.look(tally.ready, self.setup.roster, asked.terms)
-        ready = self._ready.alike
+        self._strange = {member for member, theirs in tally.ready.items() if theirs != asked.terms}
+        self._alike = ready = (tally.ready.keys() - self._strange) & self.setup.roster
         if not clock.is_quorum and len(ready) >= settings.quorum:
             clock.quorum, clock.is_quorum = now, True
         gathered = self._tree.gathered.get(self.key)
@@ -209,13 +212,13 @@ class Sum:
         return is_over or now > max(clock.moved, clock.quorum) + wait_s * (rank + NEXT)
 
     def _rank(self, member: int) -> int:
-        return sum(self._blame.turn(each) < self._blame.turn(member) for each in self._ready.alike)
+        return sum(self._blame.turn(each) < self._blame.turn(member) for each in self._alike)
 
     def _may_lead(self, member: int, now: float, wait_s: float) -> bool:
         """True if a list of this member may be signed: it is ready, and its turn has come."""
         rank, clock = self._rank(member), self._clock
         in_time = rank == MINE or (clock.is_quorum and now > clock.quorum + wait_s * (rank + NEXT - EARLY))
-        return member in self._ready.alike and in_time
+        return member in self._alike and in_time
 
     def _wave(self, asked: Asked) -> Wave:
         epoch = self._tally.last_epoch(MOST_TURNS * self.setup.settings.count) + 1
@@ -242,7 +245,7 @@ class Sum:
             return
         flaw = self.setup.flaw(members)
         if flaw:
-            self._flaws.latest = flaw
+            self._flaw = flaw
             return
         bits, vector = bits_of(members), total.tobytes()
         digest = total_digest(self.setup.id, self.number, bits, vector)
@@ -253,7 +256,7 @@ class Sum:
         """Sign the first list that is in order, once its total is here: then it cannot be lost with its root."""
         self.missing_total = b""
         settings = self.setup.settings
-        strange = self._ready.strange
+        strange = self._strange
         if len(strange) > settings.count - settings.quorum and not self.has_voted():
             yield self._quit(f"member {min(strange)} sums other things")
         for name, proposal in list(self._tally.lists.items()):
@@ -263,7 +266,7 @@ class Sum:
             if proposal.terms != asked.terms or not self._may_lead(author, now, wait_s):
                 continue
             members = frozenset(members_of(proposal.members))
-            flaw = self._flaws.of(name, members, asked)
+            flaw = self._flaw_of(name, members, asked)
             if flaw and (own := self.setup.flaw(members)):
                 # What anybody can see its author could see too; only who signs knows its own history.
                 self._blame.strike(author, f"it has proposed a list that nobody may: {own}", is_proof=True)
@@ -272,12 +275,24 @@ class Sum:
             elif (total := self._tree.total(proposal.total)) is None:
                 self.missing_total = proposal.total
             elif len(total.vector) != asked.values.nbytes:
-                self._flaws.latest = OTHER_SIZE
+                self._flaw = OTHER_SIZE
                 self._blame.strike(author, "it has proposed a list whose total has another size")
             else:
                 self._blame_leaders(proposal, now, wait_s)
                 yield Keep(data=asked.data, members=members)
                 yield SlotVote(setup=self.setup.id, number=self.number, chosen=name)
+
+    def _flaw_of(self, name: bytes, members: frozenset[int], asked: Asked) -> str:
+        """Return what is wrong with a list; empty: nothing. It stays so until this member has signed one."""
+        if name not in self._flaws:
+            flaw = self.setup.flaw(members)
+            if not flaw and asked.only and members != asked.only:
+                flaw = "other members than this sum is of"
+            if not flaw and not self._history.allows(asked.data, members):
+                flaw = "too near to an earlier sum of these data"
+            self._flaws[name] = flaw
+        self._flaw = self._flaws[name] or self._flaw
+        return self._flaws[name]
 
     def _blame_leaders(self, chosen: MemberList, now: float, wait_s: float) -> None:
         """A member whose turn was over when the last one proposed this list has held the sum up."""
@@ -286,7 +301,7 @@ class Sum:
         turns = (now - self._clock.quorum) / wait_s
         over = {False: min(last, turns / TURN - NEXT), True: min(last, turns / TURN - NEXT, turns - NEXT - WAVE)}
         out = {taken.author for taken in tally.waves.values()}
-        ranks = {member: self._rank(member) for member in self._ready.alike - tally.quit.keys()}
+        ranks = {member: self._rank(member) for member in self._alike - tally.quit.keys()}
         for member in (member for member, rank in ranks.items() if rank < over[member in out]):
             self._blame.strike(member, "it was to lead a sum, and nobody could sign a list of its in time")
 
@@ -296,17 +311,17 @@ class Sum:
     def _tire(self, asked: Asked, now: float, wait_s: float) -> Iterator[Step]:
         clock = self._clock
         start = clock.quorum if clock.is_quorum else clock.began + 20 * asked.pause_s
-        reason = self._flaws.latest or (
+        reason = self._flaw or (
             "no list was signed by enough members in time" if clock.is_quorum else "too few members are ready"
         )
         if now > start + LATE * wait_s and not self.has_voted():
-            if clock.is_quorum and not self._flaws.latest:
-                first = min(self._ready.alike, key=self._blame.turn)
+            if clock.is_quorum and not self._flaw:
+                first = min(self._alike, key=self._blame.turn)
                 self._blame.strike(first, "it was to lead a sum of which no list could be signed")
             yield self._quit(reason)
         if now > start + OVER * wait_s:
             signed, gone = self._tally.signed, self._tally.quit.keys()
-            for member in sorted(self._ready.alike - signed.keys() - gone) if self._index in signed else ():
+            for member in sorted(self._alike - signed.keys() - gone) if self._index in signed else ():
                 self._blame.strike(member, "it was ready and has signed no list in time")
             self.outcome = SumOutcome(reason=reason, waited=True)
 
@@ -361,47 +376,6 @@ class Sum:
         shares = [(m, setup.share(m, number, in_list=not own)) for m in sorted(of)]
         secret = setup.own_secret(number, in_list=self._index in members) if own else b""
         return Reveal(setup=setup.id, number=number, own=secret, shares=tuple(each for each in shares if each[1]))
-
-
-class _Flaws:
-    """Why this member does not sign the lists of one sum; what it has found stays so until it has signed one."""
-
-    def __init__(self, setup: SumSetup, history: SumHistory) -> None:
-        self._setup, self._history = setup, history
-        self._found: dict[bytes, str] = {}
-        self.latest = ""
-
-    def of(self, name: bytes, members: frozenset[int], asked: Asked) -> str:
-        """Return what is wrong with a list; empty: nothing."""
-        if name not in self._found:
-            flaw = self._setup.flaw(members)
-            if not flaw and asked.only and members != asked.only:
-                flaw = "other members than this sum is of"
-            if not flaw and not self._history.allows(asked.data, members):
-                flaw = "too near to an earlier sum of these data"
-            self._found[name] = flaw
-        self.latest = self._found[name] or self.latest
-        return self._found[name]
-
-
-class _Ready:
-    """The members that have their vector for one sum, as far as it was looked at."""
-
-    def __init__(self) -> None:
-        self._seen = 0
-        self.alike: set[int] = set()
-        """Members of the roster who sum the same as this one."""
-        self.strange: set[int] = set()
-        """Members who sum other things."""
-
-    def look(self, ready: Mapping[int, bytes], roster: Collection[int], terms: bytes) -> None:
-        """`ready`: the terms of all, by member, in the order in which they came."""
-        for member, theirs in islice(ready.items(), self._seen, None):
-            if theirs != terms:
-                self.strange.add(member)
-            elif member in roster:
-                self.alike.add(member)
-        self._seen = len(ready)
 
 
 class _Secrets:

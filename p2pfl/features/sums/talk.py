@@ -19,7 +19,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Annotated, TypeAlias, assert_never
 
 import msgspec
@@ -113,7 +112,7 @@ class Outgoing:
     """All that goes to one neighbor. `say` returns False once the session is over."""
 
     def __init__(self, say: Callable[[Carried], bool]) -> None:
-        self._say = say
+        self.say = say
         self._small: dict[Message, int] = {}
         """The small messages that wait, in order, with their bytes."""
         self._small_bytes = 0
@@ -131,7 +130,7 @@ class Outgoing:
             if len(self._large) > MOST_QUEUED:
                 del self._large[1 if self._body else 0]
         elif message not in self._small and not any(message == other for _, other in self._flight):
-            size = _bytes_of(message)
+            size = len(_encode(message))
             if self._small_bytes + size <= MOST_SMALL_BYTES:
                 self._small[message] = size
                 self._small_bytes += size
@@ -150,14 +149,14 @@ class Outgoing:
         """Send what may be on its way, the small messages first."""
         while self._small and self._has_room(1):
             message = next(iter(self._small))
-            if not self._say(message):
+            if not self.say(message):
                 return
             self._small_bytes -= self._small.pop(message)
             self._count(1, message)
         while self._large and self._has_room(PIECE_UNITS):
             self._body = self._body or _encode(self._large[0])
             part = self._body[self._offset : self._offset + PIECE_BYTES]
-            if not self._say(Piece(size=len(self._body), offset=self._offset, part=part)):
+            if not self.say(Piece(size=len(self._body), offset=self._offset, part=part)):
                 return
             self._count(PIECE_UNITS, None)
             self._offset += len(part)
@@ -171,20 +170,6 @@ class Outgoing:
     def _count(self, units: int, message: Message | None) -> None:
         self._sent += units
         self._flight.append((self._sent, message))
-
-
-def _bytes_of(message: Message) -> int:
-    """About the bytes that a small message takes."""
-    match message:
-        case Post():
-            return 200 + len(message.body)
-        case Poll():
-            return 200 + len(message.wave.body)
-        case Have():
-            return 200 + len(message.ids)
-        case BranchPart() | Total():
-            return 200 + len(message.vector)
-    return 200
 
 
 class Incoming:
@@ -249,15 +234,6 @@ HELD_UP = "sum-held-up"
 """The kind of alarm about a member that holds sums up."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionEnds:
-    """Both directions of one session."""
-
-    say: Callable[[Carried], bool]
-    outgoing: Outgoing
-    incoming: Incoming
-
-
 class SumTalk:
     """`keep` writes down durably that data with this digest are in a sum of these members. `alarm` is told who holds
     sums up. `meter` counts the seconds of work of this thread.
@@ -275,7 +251,8 @@ class SumTalk:
         self._sums, self._say, self._keep, self._alarm, self._meter = sums, say, keep, alarm, meter
         self._work = EngineTime()
         """The time that each neighbor's messages have cost. Who has used up its share waits for credit."""
-        self._ends: dict[int, SessionEnds] = {}
+        self._ends: dict[int, tuple[Outgoing, Incoming]] = {}
+        """Both directions of each session."""
         self._entries: int | None = None
         """The entries of the latest sum that was asked for here."""
         self._outcome: asyncio.Future[SumEnding] | None = None
@@ -330,8 +307,8 @@ class SumTalk:
         No sum may be asked for after that.
         """
         self._is_leaving = True
-        for ends in self._ends.values():
-            ends.say(Farewell())
+        for outgoing, _ in self._ends.values():
+            outgoing.say(Farewell())
         began = self._now()
         while waiting := self._seen.intersection(members) - self._gone:
             end = began + (GONE_S if self._ends.keys().isdisjoint(waiting) else STAY_S)
@@ -349,15 +326,13 @@ class SumTalk:
             self._timer.cancel()
 
     def opened(self, peer: int) -> None:
-        def say(message: Carried) -> bool:
-            return self._say(peer, CHANNEL, message)
-
-        self._ends[peer] = ends = SessionEnds(say, Outgoing(say), Incoming())
+        outgoing = Outgoing(lambda message: self._say(peer, CHANNEL, message))
+        self._ends[peer] = outgoing, Incoming()
         self._seen.add(peer)
         self._work.begin(peer)
         self._moved.set()
         if self._is_leaving:
-            ends.say(Farewell())
+            outgoing.say(Farewell())
         self._guarded(lambda: self._carry_out(self._sums.opened(peer, self._now())))
 
     def closed(self, peer: int) -> None:
@@ -371,33 +346,34 @@ class SumTalk:
         self._guarded(lambda: self._hear(peer, message))
 
     def _hear(self, peer: int, message: Carried) -> None:
-        ends = self._ends[peer]
+        outgoing, incoming = self._ends[peer]
         if isinstance(message, Credit):
-            ends.outgoing.credit(message)
+            outgoing.credit(message)
             return
         if isinstance(message, Farewell):
             self._gone.add(peer)
             self._moved.set()
             return
-        is_due, began = ends.incoming.count(message), self._meter()
-        whole = ends.incoming.take(message, self._entries) if isinstance(message, Piece) else message
+        is_due, began = incoming.count(message), self._meter()
+        whole = incoming.take(message, self._entries) if isinstance(message, Piece) else message
         if whole is not None:
             self._take(peer, whole)
         self._work.spend(peer, self._meter() - began, self._now())
         if is_due:
             if self._work.wait_s(peer, self._now()) > 0.0:
                 self._alarm(HELD_UP, peer, "its messages take more of this node's time than its share")
-            self._give_credit(peer, ends)
+            self._give_credit(peer, incoming)
 
-    def _give_credit(self, peer: int, ends: SessionEnds) -> None:
+    def _give_credit(self, peer: int, incoming: Incoming) -> None:
         """Let a neighbor send more, as soon as it has not used up its share of this node's time."""
         wait_s = min(self._work.wait_s(peer, self._now()), MOST_WAIT_S)
-        if self._ends.get(peer) is not ends or self._failure is not None:
+        outgoing, present = self._ends.get(peer, (None, None))
+        if outgoing is None or present is not incoming or self._failure is not None:
             return
         if wait_s > 0.0:
-            asyncio.get_running_loop().call_later(wait_s, self._give_credit, peer, ends)
+            asyncio.get_running_loop().call_later(wait_s, self._give_credit, peer, incoming)
         else:
-            ends.say(ends.incoming.credit())
+            outgoing.say(incoming.credit())
 
     def _take(self, peer: int, message: Message) -> None:
         self._carry_out(self._sums.hear(peer, message, self._now()))
@@ -423,9 +399,8 @@ class SumTalk:
         self._set_clock()
 
     def _send(self, peer: int, message: Message) -> None:
-        ends = self._ends.get(peer)
-        if ends is not None:
-            ends.outgoing.put(message)
+        if peer in self._ends:
+            self._ends[peer][0].put(message)
 
     def _end(self, outcome: SumEnding) -> None:
         waiting, self._outcome = self._outcome, None

@@ -38,8 +38,7 @@ from p2pfl.features.sums.messages import (
 )
 from p2pfl.features.sums.records import SetupTally, SlotTally, SumHistory, atoms
 from p2pfl.features.sums.statement_log import Blame, Taken
-from p2pfl.features.sums.summing import Asked, Sum
-from p2pfl.features.sums.tree import Tree
+from p2pfl.features.sums.summing import Asked, Sum, Tree
 
 
 @given(st.integers(0, PRIME - 1), st.lists(st.integers(0, PRIME - 1), max_size=4), st.data())

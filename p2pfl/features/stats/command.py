@@ -15,7 +15,6 @@ from p2pfl.errors import UserError
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
-    from p2pfl.features.stats.node import Ended
     from p2pfl.features.stats.survey import Bar, Quantile, Statistics, SurveyFigures
 
 HIDDEN = "hidden"
@@ -71,9 +70,9 @@ def _required(key: str, value: str | None, allowed: str) -> str:
     return value
 
 
-def _tell(end: Ended) -> None:
+def _tell(asker: str, words: str, failure: str | None) -> None:
     at = datetime.fromtimestamp(seconds_now(), UTC).astimezone().isoformat(sep=" ", timespec="seconds")
-    click.echo(f"{at} {end.asker} asks for {end.words}: {end.failure or 'answered'}")
+    click.echo(f"{at} {asker} asks for {words}: {failure or 'answered'}")
 
 
 def _show(federation: FederationConfig, statistics: Statistics, form: Form) -> None:

@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -143,13 +143,8 @@ FIRST_WAIT_S = 10.0
 BUSY = "it takes part in another question at this moment: ask again soon"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How a question of a member ended at this node. `failure` None: the sums were made."""
-
-    asker: str
-    words: str
-    failure: str | None = None
+OnEnd = Callable[[str, str, str | None], object]
+"""Called with the asker of a question, the question in words, and why it failed; None: the sums were made."""
 
 
 class StatsNode:
@@ -162,7 +157,7 @@ class StatsNode:
         identity: Identity,
         links: Links,
         *,
-        on_end: Callable[[Ended], object] = lambda _: None,
+        on_end: OnEnd = lambda *_: None,
     ) -> None:
         """Raises StorageError: what was kept is damaged, or the disk refuses."""
         self._federation, self._node, self._identity = federation, node, identity
@@ -218,7 +213,7 @@ class StatsNode:
             await self._take_part(question, answer)
         except (UserError, StorageError) as error:
             failure = error.message if isinstance(error, UserError) else str(error)
-        self._on_end(Ended(asker=asker, words=in_words(asked.columns, asked.by), failure=failure))
+        self._on_end(asker, in_words(asked.columns, asked.by), failure)
 
     async def _decide(self, asker: str, asked: Question) -> PolicyAnswer:
         """Decide on a question. A site whose disk refuses to log it does not take part."""
@@ -298,7 +293,7 @@ async def open_stats(
     identity: Identity,
     *,
     transport: MakeTransport | None = None,
-    on_end: Callable[[Ended], object] = lambda _: None,
+    on_end: OnEnd = lambda *_: None,
 ) -> AsyncIterator[StatsNode]:
     """This node's part in questions, while its sessions are open.
 
@@ -405,9 +400,7 @@ async def _ask_others(
         return await stats.ask(columns, by)
 
 
-async def answer_others(
-    folder: Path, name: str, *, on_start: Callable[[], object], on_end: Callable[[Ended], object]
-) -> None:
+async def answer_others(folder: Path, name: str, *, on_start: Callable[[], object], on_end: OnEnd) -> None:
     """Answer questions until a signal comes. Raises UserError, StorageError."""
     federation, node = _node(folder, name)
     schema_at(federation, node)

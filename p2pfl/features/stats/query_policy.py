@@ -63,10 +63,13 @@ def schema_at(federation: FederationConfig, node: NodeConfig | None = None) -> S
 
 def read_site(federation: FederationConfig, node: NodeConfig) -> SiteTable:
     """Read a node's table. Raises UserError: there is a mistake in it, or it has none."""
-    schema = schema_at(federation, node)
+    schema, given = schema_at(federation, node), node.data.get("path")
+    if not isinstance(given, str):
+        raise UserError("this node has no table of its own", file=node.path, key="data.path", allowed='path = "..."')
+    path = (node.path.parent / Path(given).expanduser()).absolute()
     known = with_agreed(federation.task, node.state_dir)
     codes = schema_of(known.options, federation.path.parent)[1]
-    table = read_table(_path(node), schema, make_layout(known.options, node.data, codes))
+    table = read_table(path, schema, make_layout(known.options, node.data, codes))
     return SiteTable(schema=schema, columns=table.columns)
 
 
@@ -86,13 +89,6 @@ def check_question(schema: Schema, columns: tuple[str, ...], by: str | None, fil
         raise UserError("not a categorical column of the schema", file=file, key="--by", value=by, allowed=allowed)
     if by in columns:
         raise UserError("is in --columns too", file=file, key="--by", value=by, allowed="one of the two")
-
-
-def _path(node: NodeConfig) -> Path:
-    given = node.data.get("path")
-    if not isinstance(given, str):
-        raise UserError("this node has no table of its own", file=node.path, key="data.path", allowed='path = "..."')
-    return (node.path.parent / Path(given).expanduser()).absolute()
 
 
 BOUNDS_FILE = "stats.bounds"

@@ -49,8 +49,7 @@ from p2pfl.features.sums.messages import (
 from p2pfl.features.sums.records import Records, SumHistory
 from p2pfl.features.sums.setup import FIRST_S, Draw, SetupFounding, SumPatience, SumSetup
 from p2pfl.features.sums.statement_log import Blame, StatementLog, Taken
-from p2pfl.features.sums.summing import Asked, Sum
-from p2pfl.features.sums.tree import Key, Tree
+from p2pfl.features.sums.summing import Asked, Key, Sum, Tree
 
 IN_VAIN = 16
 """In waits: a sum for which no set-up comes about is refused."""

@@ -27,20 +27,8 @@ Rows are rounded before they are added: a sum is exact, and so the same whicheve
 has settings, cuts or bins, trees so far and the leaves of this level; whatever else a node needs follows from that and
 its rows. Decisions use additions, multiplications and divisions in float64, which every processor rounds alike.
 
-What a course must do, as `features/trees` does
------------------------------------------------
-1. Agree on schema and settings before the first step (both in the digest that members compare), and refuse
-   `[privacy]` (there is no noise here), robust rules, personal parts, a task without schema.
-2. For each step add the parts of all members, as `features.sums.arithmetic.WholeNumbers` from -bound to bound with
-   n <= 2047, decoded as whole numbers (int64, never by way of float64): total + members * low.
-3. Give the sums `label` and `state.step` and a digest of `pack()` as terms: who has another state is told so, and
-   fetches the state of the others. `unpack` refuses other settings or columns and what contradicts itself; it does
-   not prove that a state is right, so believe one only if more than t members have its digest.
-4. **Give the rule about sums of the same data `part.data` as the digest of the data, in all steps.** Levels add up to
-   the level above, and counts of rows are the same in each round: with another set of members in the next sum, the
-   difference is the histogram of those who left. So each sum is of exactly the members of the first one.
-5. Write `pack()` to the snapshot after each `take`, before the next part leaves the node, and begin from it after a
-   restart. A part depends on state and rows alone: with the same rows it is the same part again. With other rows
-   (`part.data` differs) a node must not take part before a new growth.
-6. Call `next_part` and `take` in a worker thread: with 100,000 rows and 28 columns both take some 20 ms.
+What carries the sums (`features/trees`, whose head says why all sums are of the same members) takes the parts as whole
+numbers, never by way of float64, of at most 2047 members; names `label`, `state.step` and a digest of `pack()` in the
+terms, and `part.data` as the digest of the data in all steps; and keeps `pack()` before the next part leaves the node.
+`unpack` does not prove that a state is right: believe one only if more than t members have its digest.
 """

@@ -18,7 +18,6 @@ from p2pfl.features.sums.standings import (
     Place,
     Standings,
     StandingsTalk,
-    StateFetching,
     StatePiece,
     StateWanted,
     SumStanding,
@@ -189,7 +188,7 @@ class Peers:
 
     def __init__(self, *answers):
         self.answers, self.faults, self.asked = answers, [], []
-        self.fetching = StateFetching(self.say, 2 * len(STATE))
+        self.talk = StandingsTalk(standings(), lambda peer, _, message: self.say(peer, message), 2 * len(STATE))
 
     def say(self, peer, message):
         self.asked.append(peer)
@@ -200,12 +199,12 @@ class Peers:
 
     def give(self, peer, piece):
         try:
-            self.fetching.hear_piece(peer, piece)
+            self.talk.hear_piece(peer, piece)
         except PeerFault as fault:
             self.faults.append(str(fault))
 
     async def fetch(self):
-        return await self.fetching.fetch(DIGEST, range(len(self.answers)))
+        return await self.talk.fetch_from(DIGEST, range(len(self.answers)))
 
 
 def honest(wanted, state=STATE, **changed):
@@ -256,14 +255,14 @@ async def test_a_liar_costs_a_wait_and_the_state_comes_from_another(name, impati
 
 async def test_pieces_that_nobody_asked_for_are_left_out(impatient):
     peers = Peers(None)
-    peers.fetching.hear_piece(0, StatePiece(digest=DIGEST, size=3, offset=0, part=b"abc"))
+    peers.talk.hear_piece(0, StatePiece(digest=DIGEST, size=3, offset=0, part=b"abc"))
     assert await peers.fetch() is None
-    peers.fetching.hear_piece(0, StatePiece(digest=DIGEST, size=3, offset=0, part=b"abc"))
+    peers.talk.hear_piece(0, StatePiece(digest=DIGEST, size=3, offset=0, part=b"abc"))
 
 
 async def test_a_node_gives_its_latest_states_and_says_so_when_it_has_one_no_longer():
     said = []
-    mine = StateFetching(lambda peer, message: said.append((peer, message)), 10**6)
+    mine = StandingsTalk(standings(), lambda peer, _, message: said.append((peer, message)), 10**6)
     for number in range(KEPT + 1):
         mine.keep(b"state %d" % number, bytes([number]) * 32)
     for number, offset in ((0, 0), (1, 0), (KEPT, 6), (KEPT, 2**50)):

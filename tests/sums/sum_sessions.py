@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from p2pfl.config.charter import HASH_BYTES
 from p2pfl.features.sums.sessions import MOST_BODY_BYTES, KeptSums, sum_talk
@@ -30,7 +32,7 @@ async def open_talk(
         on_alarm=lambda *_: None,
         transport=transport,
     )
-    kept = KeptSums(folder, settings.members)
+    kept = KeptSums(folder or Path(tempfile.mkdtemp()), settings.members)
     talk = sum_talk(settings, identity, kept, links.sides.say, first_wait_s=first_wait_s, alarm=lambda *_: None)
     links.sides.add(HandledChannel(channel=CHANNEL, handler=talk))
     try:

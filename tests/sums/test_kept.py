@@ -28,12 +28,6 @@ def test_records_are_read_again_each_once(tmp_path):
     assert KeptSums(tmp_path / "state", KEYS).past == RECORDS
 
 
-def test_without_a_folder_they_are_in_memory():
-    kept = KeptSums(None, KEYS)
-    kept.add(*RECORDS[0])
-    assert kept.past == RECORDS[:1]
-
-
 def test_members_are_known_by_their_keys_where_rows_of_the_federation_have_changed_places(tmp_path):
     kept = KeptSums(tmp_path, KEYS[:4])
     kept.add(bytes(32), frozenset({0, 1, 2}))

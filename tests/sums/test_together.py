@@ -125,7 +125,7 @@ async def test_what_is_signed_is_on_the_disk_and_a_disk_that_refuses_ends_the_su
     add = KeptSums.add
 
     def refuse(kept, data, members):
-        if kept._path is not None and kept._path.parent.name == "one":
+        if kept._path.parent.name == "one":
             raise StorageError("the disk is full")
         add(kept, data, members)
 

@@ -363,14 +363,8 @@ class HeldUp:
 Effect: TypeAlias = SendToNeighbor | Keep | SumDone | Refused | HeldUp
 
 
-class Effects:
+class Effects(list[Effect]):
     """Collects the effects of one event."""
 
-    def __init__(self) -> None:
-        self.found: list[Effect] = []
-
     def say(self, peer: int, message: Message) -> None:
-        self.found.append(SendToNeighbor(peer=peer, message=message))
-
-    def add(self, effect: Effect) -> None:
-        self.found.append(effect)
+        self.append(SendToNeighbor(peer=peer, message=message))

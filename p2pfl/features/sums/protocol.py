@@ -232,7 +232,7 @@ class Sums:
         self._tree.changed.clear()
         if not (self._is_founding_due or self._due):
             self.blame.tell(effects)
-            return effects.found
+            return effects
         while self._is_founding_due or self._due:
             if self._is_founding_due:
                 self._is_founding_due = False
@@ -245,7 +245,7 @@ class Sums:
         beat_s = self._beat_s()
         self.deadline = None if beat_s is None else min(now + beat_s, self.deadline or math.inf)
         self.blame.tell(effects)
-        return effects.found
+        return effects
 
     @property
     def _entries(self) -> int:
@@ -299,7 +299,7 @@ class Sums:
                 self._tree.publish(step, digest, self.settings.index, effects)
             elif isinstance(step, Keep):
                 self._history.keep(step.data, step.members)
-                effects.add(step)
+                effects.append(step)
             else:
                 self._state(step, now, effects)
         if each.outcome is not None:
@@ -313,7 +313,7 @@ class Sums:
         if outcome is None or asked is None:
             raise RuntimeError("a sum ends with an outcome, at a member that has asked for it")
         if outcome.total is not None:
-            effects.add(
+            effects.append(
                 SumDone(
                     label=asked.label,
                     setup=each.setup.id,
@@ -323,7 +323,7 @@ class Sums:
                 )
             )
         else:
-            effects.add(each.refused(asked, outcome.reason))
+            effects.append(each.refused(asked, outcome.reason))
             if outcome.waited:
                 self.patience.failed()
         del self._sums[each.number]
@@ -338,7 +338,7 @@ class Sums:
         if now > asked.at + 20 * asked.pause_s + IN_VAIN * self.patience.wait_s:
             text = f"no set-up with {self.settings.quorum} of {self.settings.count} members came about"
             missing = tuple(m for m in range(self.settings.count) if m not in self.records.fresh)
-            effects.add(Refused(label=asked.label, reason=text, missing=missing))
+            effects.append(Refused(label=asked.label, reason=text, missing=missing))
             self._asked, self._ended_at = None, now
 
     def _beat_s(self) -> float | None:

@@ -251,7 +251,7 @@ class CommonState:
         place = Place(self.alike.sums_after(self.course.facts.rounds), state_digest(state))
         now = time.monotonic()
         self.slowest_s, self._told_at = max(self.slowest_s, now - (self._told_at or now)), now
-        self.talk.fetching.keep(state, place.digest)
+        self.talk.keep(state, place.digest)
         self.talk.spread(self.standings.state(place, self._life * SERIALS))
 
     async def take_over(self, place: Place) -> bool:

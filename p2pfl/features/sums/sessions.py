@@ -43,28 +43,25 @@ KeptRecord = tuple[bytes, frozenset[int]]
 
 
 class KeptSums:
-    """`folder` is the node's state folder; None: nothing outlives this object. `keys` are those of all members, by
-    index; who is no member any more has an index beyond them. Raises StorageError: the file is damaged, or the disk
-    refuses.
+    """`folder` is the node's state folder. `keys` are those of all members, by index; who is no member any more has an
+    index beyond them. Raises StorageError: the file is damaged, or the disk refuses.
     """
 
-    def __init__(self, folder: Path | None = None, keys: Sequence[bytes] = ()) -> None:
-        self._path = None if folder is None else folder / FILE_NAME
+    def __init__(self, folder: Path, keys: Sequence[bytes] = ()) -> None:
+        self._path = folder / FILE_NAME
         self._names = [hashlib.blake2b(key, digest_size=NAME_BYTES, person=b"p2pfl-sums-name").digest() for key in keys]
         self._index_of = {name: index for index, name in enumerate(self._names)}
         self.past: list[KeptRecord] = []
         """All that was kept, in order."""
         self._size = 0
-        if self._path is not None:
-            self._read(self._path)
+        self._read(self._path)
         self._known = set(self.past)
 
     def add(self, data: bytes, members: frozenset[int]) -> None:
         """Keep a record; it is on the disk when this returns. Raises StorageError."""
         if (data, members) in self._known:
             return
-        if self._path is not None:
-            self._size = append_record(self._path, self._size, self._packed(data, members))
+        self._size = append_record(self._path, self._size, self._packed(data, members))
         self.past.append((data, members))
         self._known.add((data, members))
 

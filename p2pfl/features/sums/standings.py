@@ -218,69 +218,6 @@ PATIENCE_S = 5.0
 KEPT = 3
 """The latest states that are kept for others."""
 
-SendPiece = Callable[[int, StateWanted | StatePiece], bool]
-
-
-class StateFetching:
-    """Gives this node's latest states to neighbors, and gets one from them. `most_bytes` bounds a state."""
-
-    def __init__(self, say: SendPiece, most_bytes: int) -> None:
-        self._say, self._most_bytes = say, most_bytes
-        self._kept: dict[bytes, bytes] = {}
-        self._wanted = b""
-        self._body, self._size = bytearray(), 0
-        self._from: int | None = None
-        self._news = asyncio.Event()
-
-    def keep(self, state: bytes, digest: bytes) -> None:
-        self._kept.pop(digest, None)
-        self._kept[digest] = state
-        while len(self._kept) > KEPT:
-            del self._kept[next(iter(self._kept))]
-
-    def hear_wanted(self, peer: int, wanted: StateWanted) -> None:
-        state = self._kept.get(wanted.digest, b"")
-        part = state[wanted.offset : wanted.offset + PIECE_BYTES]
-        self._say(peer, StatePiece(digest=wanted.digest, size=len(state), offset=wanted.offset, part=part))
-
-    def hear_piece(self, peer: int, piece: StatePiece) -> None:
-        """Raises PeerFault: the piece is none of the state that was asked for."""
-        if peer != self._from or piece.digest != self._wanted or piece.offset != len(self._body):
-            return  # an answer that came too late
-        if piece.size > self._most_bytes:
-            raise PeerFault(f"a state of {piece.size} bytes; at most {self._most_bytes}")
-        if piece.size == 0 and not piece.part:
-            self._news.set()  # it does not have the state any longer
-            return
-        if len(piece.part) != min(PIECE_BYTES, piece.size - piece.offset) or self._size not in (0, piece.size):
-            raise PeerFault("a piece of a state that is not as long as it should be")
-        self._size = piece.size
-        self._body += piece.part
-        self._news.set()
-
-    async def fetch(self, digest: bytes, peers: Iterable[int]) -> bytes | None:
-        """Return the state with this digest from one of these neighbors; None if none of them gives it."""
-        for peer in peers:
-            self._wanted, self._from, self._body, self._size = digest, peer, bytearray(), 0
-            while await self._next_piece():
-                if self._body and len(self._body) == self._size:
-                    found, self._from = bytes(self._body), None
-                    if state_digest(found) == digest:
-                        return found
-                    break
-        self._from = None
-        return None
-
-    async def _next_piece(self) -> bool:
-        before, self._news = len(self._body), asyncio.Event()
-        if self._from is None or not self._say(self._from, StateWanted(digest=self._wanted, offset=before)):
-            return False
-        try:
-            await asyncio.wait_for(self._news.wait(), PATIENCE_S)
-        except TimeoutError:
-            return False
-        return len(self._body) > before
-
 
 CHANNEL = ExtensionChannel(
     "standings",
@@ -299,13 +236,20 @@ SPREAD_PER_S, SPREAD_AT_ONCE = 20.0, 400.0
 
 
 class StandingsTalk:
-    """The handler of the channel. `news` is set when a standing has come."""
+    """The handler of the channel: it passes standings on, gives this node's latest states to neighbors, and gets one
+    from them. `news` is set when a standing has come. `most_bytes` bounds a state.
+    """
 
     def __init__(
         self, standings: Standings, say: Callable[[int, ExtensionChannel, StandingTold], bool], most_bytes: int
     ) -> None:
         self._standings, self._say = standings, say
-        self.fetching = StateFetching(lambda peer, message: say(peer, CHANNEL, message), most_bytes)
+        self._most_bytes = most_bytes
+        self._kept: dict[bytes, bytes] = {}
+        self._wanted = b""
+        self._from: int | None = None
+        self._body, self._size = bytearray(), 0
+        self._came = asyncio.Event()
         self.news = asyncio.Event()
         self._peers: list[int] = []
         self._spread: defaultdict[int, TokenBucket] = defaultdict(
@@ -329,9 +273,9 @@ class StandingsTalk:
     def hear(self, peer: int, message: StandingTold) -> None:
         """Raises PeerFault."""
         if isinstance(message, StateWanted):
-            self.fetching.hear_wanted(peer, message)
+            self.hear_wanted(peer, message)
         elif isinstance(message, StatePiece):
-            self.fetching.hear_piece(peer, message)
+            self.hear_piece(peer, message)
         elif isinstance(message, SumStanding) and self._standings.hear(message):
             if self._spread[message.member].take(asyncio.get_running_loop().time()) == 0.0:
                 self.spread(message, but=peer)
@@ -347,4 +291,53 @@ class StandingsTalk:
     async def fetch(self, place: Place) -> bytes | None:
         """Return the state of that place from a neighbor, None if none gives it; those that say to have it first."""
         peers = sorted(self._peers, key=lambda peer: self._standings.place_of(peer) != place)
-        return await self.fetching.fetch(place.digest, peers)
+        return await self.fetch_from(place.digest, peers)
+
+    def keep(self, state: bytes, digest: bytes) -> None:
+        self._kept.pop(digest, None)
+        self._kept[digest] = state
+        while len(self._kept) > KEPT:
+            del self._kept[next(iter(self._kept))]
+
+    def hear_wanted(self, peer: int, wanted: StateWanted) -> None:
+        state = self._kept.get(wanted.digest, b"")
+        part = state[wanted.offset : wanted.offset + PIECE_BYTES]
+        self._say(peer, CHANNEL, StatePiece(digest=wanted.digest, size=len(state), offset=wanted.offset, part=part))
+
+    def hear_piece(self, peer: int, piece: StatePiece) -> None:
+        """Raises PeerFault: the piece is none of the state that was asked for."""
+        if peer != self._from or piece.digest != self._wanted or piece.offset != len(self._body):
+            return  # an answer that came too late
+        if piece.size > self._most_bytes:
+            raise PeerFault(f"a state of {piece.size} bytes; at most {self._most_bytes}")
+        if piece.size == 0 and not piece.part:
+            self._came.set()  # it does not have the state any longer
+            return
+        if len(piece.part) != min(PIECE_BYTES, piece.size - piece.offset) or self._size not in (0, piece.size):
+            raise PeerFault("a piece of a state that is not as long as it should be")
+        self._size = piece.size
+        self._body += piece.part
+        self._came.set()
+
+    async def fetch_from(self, digest: bytes, peers: Iterable[int]) -> bytes | None:
+        """Return the state with this digest from one of these neighbors; None if none of them gives it."""
+        for peer in peers:
+            self._wanted, self._from, self._body, self._size = digest, peer, bytearray(), 0
+            while await self._next_piece():
+                if self._body and len(self._body) == self._size:
+                    found, self._from = bytes(self._body), None
+                    if state_digest(found) == digest:
+                        return found
+                    break
+        self._from = None
+        return None
+
+    async def _next_piece(self) -> bool:
+        before, self._came = len(self._body), asyncio.Event()
+        if self._from is None or not self._say(self._from, CHANNEL, StateWanted(digest=self._wanted, offset=before)):
+            return False
+        try:
+            await asyncio.wait_for(self._came.wait(), PATIENCE_S)
+        except TimeoutError:
+            return False
+        return len(self._body) > before

@@ -1,6 +1,6 @@
 """The statement log: every member's copy of all signed statements, filled by flooding, with gaps filled on request.
 
-A statement is taken once and passed on to the neighbors, or to some where they are many. Neighbors compare digests of
+A statement is taken once and passed on to the neighbors. Neighbors compare digests of
 what they have when a session opens, and while something is going on; what one lacks, the other sends. So in any graph
 that is connected for long enough all get all statements, in any order. What an author may say is bounded, for each slot
 and in all: a statement is kept and passed on only if it belongs to a set-up whose opening is here and names its author,
@@ -9,9 +9,7 @@ and few of those that come before their opening wait for it. What is said of sum
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections import Counter, deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -97,7 +95,7 @@ class Blame:
     def tell(self, effects: Effects) -> None:
         """Say who was struck since the last time, and for what."""
         for member, why in self._news.items():
-            effects.add(HeldUp(member=member, why=why))
+            effects.append(HeldUp(member=member, why=why))
         self._news.clear()
 
 
@@ -140,8 +138,6 @@ MOST_EARLY, MOST_EARLY_BYTES = 16, 2**17
 """The statements of an author that wait for their set-up's opening, and their bytes."""
 MOST_KEYS = 2
 """An author's latest keys that are kept: those of the present set-up, and fresh ones."""
-MOST_FIRST = 6
-"""A node with so many neighbors hands each statement to all of them."""
 MOST_ASKED = 8
 """The neighbors that a node compares its statements with at once."""
 MOST_SLOTS = 8
@@ -169,21 +165,6 @@ class Taken:
         if not isinstance(self.statement, Wave):
             raise TypeError("no wave")
         return self.statement
-
-
-def fingers(neighbors: Sequence[int], index: int) -> list[int]:
-    """The neighbors to whom a node of this index hands a statement on: all, where they are few.
-
-    Of many they are those next to it on the circle of indices and some at twice the distance each, as in Chord (Stoica
-    et al. 2001, doi 10.1145/383059.383071): where all are neighbors, they reach everybody in log2 n steps. What these
-    leave out anywhere, the comparison with all neighbors brings.
-    """
-    if len(neighbors) <= MOST_FIRST:
-        return list(neighbors)
-    start = bisect(neighbors, index)
-    circle = [*neighbors[start:], *neighbors[:start]]
-    places = {2**power - 1 for power in range(len(circle).bit_length()) if 2**power <= len(circle)}
-    return sorted(circle[place] for place in places | {len(circle) - 1, len(circle) - 2})
 
 
 @dataclass(slots=True)
@@ -232,8 +213,6 @@ class StatementLog:
         """The neighbor who was the first to bring the latest keys of each member."""
         self.neighbors: list[int] = []
         """In ascending order."""
-        self._first: list[int] = []
-        """The neighbors to whom statements go at once."""
 
     def state(self, statement: Statement, effects: Effects) -> Taken:
         """Sign a statement of this node's own, and spread it. If its set-up is dropped others would not take it: it is
@@ -309,16 +288,12 @@ class StatementLog:
             self._blame.strike(author, why)
 
     def opened(self, peer: int, effects: Effects) -> None:
-        self._meet({*self.neighbors, peer})
+        self.neighbors = sorted({*self.neighbors, peer})
         effects.say(peer, Have(digest=self._digest))
 
     def closed(self, peer: int) -> None:
-        self._meet({*self.neighbors} - {peer})
+        self.neighbors = sorted({*self.neighbors} - {peer})
         self.route = {member: through for member, through in self.route.items() if through != peer}
-
-    def _meet(self, neighbors: set[int]) -> None:
-        self.neighbors = sorted(neighbors)
-        self._first = fingers(self.neighbors, self._settings.index)
 
     def compare(self, effects: Effects) -> None:
         """Ask neighbors whether they have what this node has, some after the others if they are many: all would send
@@ -365,9 +340,7 @@ class StatementLog:
             self._posts[name[:SHORT]] = post
             self._flip(name)
             self._has_news = True
-            # Each neighbor says whether it is in another branch of a wave, and takes a total only after its list.
-            to = self.neighbors if isinstance(statement, Wave | MemberList) else self._first
-            for neighbor in to:
+            for neighbor in self.neighbors:
                 if neighbor != peer:
                     effects.say(neighbor, post)
         if isinstance(statement, Keys) and peer is not None:

@@ -489,7 +489,7 @@ class TreeLearner:
         return None if self.growth.state.grid is None else self.growth.forest()
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
-        return {GROWTH: _bytes(self.growth.pack())}
+        return {GROWTH: np.frombuffer(self.growth.pack(), np.uint8)}
 
     def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None:
         """Raises UserError: it is the state of trees with other settings or columns."""
@@ -510,7 +510,7 @@ class TreeLearner:
 
     def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:  # noqa: ARG002 - as above
         forest = self.forest
-        return {FOREST: _bytes(b"" if forest is None else forest.pack())}
+        return {FOREST: np.frombuffer(b"" if forest is None else forest.pack(), np.uint8)}
 
     def load_tensors(self, state: Mapping[str, NDArray[Any]]) -> Vector:
         """Take the trees of a file, and return the vector. Raises UserError: they are trees of other columns."""
@@ -552,14 +552,6 @@ class TestedRows:
         return forest.as_outputs(self._margins)
 
 
-def _bytes(content: bytes) -> NDArray[np.generic]:
-    return np.frombuffer(content, np.uint8)
-
-
-COLLUDERS = "colluders"
-"""The key that says nothing about the trees themselves."""
-
-
 @dataclass(frozen=True, slots=True)
 class TreeTask:
     """A task with a learner of its own. `partition` divides a common table, for demos."""
@@ -573,8 +565,8 @@ class TreeTask:
             text = "is missing: trees grow by rounds, one for each, and not for a time"
             raise UserError(text, key="training.rounds", allowed="a number of rounds")
         options, weights, schema = self.given.options, self.given.weights, self.given.schema
-        own: dict[str, Any] = {key: options[key] for key in OF_TREES if options.get(key) is not None}
-        own.pop(COLLUDERS, None)
+        about_trees = [key for key in OF_TREES if key != "colluders"]
+        own: dict[str, Any] = {key: options[key] for key in about_trees if options.get(key) is not None}
         if weights is not None:
             own["class_weights"] = BALANCED
             if isinstance(weights, Mapping) and schema.classes is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from memory_kit import MemoryNetwork
 
 from p2pfl import Federation
 from p2pfl.errors import PeerFault, StorageError
@@ -16,7 +17,6 @@ from p2pfl.features.sums.messages import Post, Reveal, SumDone, Total, decode_st
 from p2pfl.features.sums.sessions import KeptSums, settings_of
 from p2pfl.features.sums.talk import CHANNEL, Piece, SumTalk
 from p2pfl.fleet.one_process import _with_keys
-from p2pfl.net.transport import MemoryNetwork
 from p2pfl.net.websocket import WebSocketTransport
 
 sys.path.insert(0, str(Path(__file__).parent))

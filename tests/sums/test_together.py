@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from memory_kit import MemoryNetwork
 
 from p2pfl import Federation
 from p2pfl.errors import PeerFault, StorageError
@@ -20,6 +19,8 @@ from p2pfl.fleet.one_process import _with_keys
 from p2pfl.net.websocket import WebSocketTransport
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from memory_kit import MemoryNetwork
 from sum_sessions import open_talk
 
 

@@ -44,7 +44,7 @@ def sections(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
         head["admin"] = _admin(federation)
     contents: dict[str, Any] = {
         "federation": head,
-        "task": federation.task.contents,
+        "task": {"name": federation.task.name, "options": federation.task.options},
         "training": _training(federation),
         "gossip": counting(federation.gossip),
         **_membership(federation),
@@ -105,9 +105,7 @@ def _admin(federation: FederationConfig) -> list[str]:
 
 
 def _membership(federation: FederationConfig) -> dict[str, Any]:
-    """Return the hashed part of members and graph. With admin keys both are in the charter, which changes while nodes
-    run.
-    """
+    """Return the hashed part of members and graph. With admin keys both are in the charter, which may change."""
     if federation.admin:
         return {"edges": []}  # members and graph are in the charter; earlier versions had tables of single edges here
     return {
@@ -121,9 +119,7 @@ def _by_key(section: str, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _graph(federation: FederationConfig) -> Any:
-    """Return the hashed part of the graph: the edges, or the rounds of a schedule in order, followed by the settings of
-    single edges.
-    """
+    """Return the hashed part of the graph: its edges, or the rounds of a schedule, and settings of single edges."""
     usual = federation.gossip.compressor
     own = [[*edge, spec] for edge, spec in sorted(federation.edge_compressors.items()) if spec != usual]
     weights = [[*edge, weight] for edge, weight in sorted(federation.edge_weights.items())]
@@ -250,9 +246,7 @@ def realm_named(name: str, seed: int) -> bytes:
 
 
 def signed(charter: Charter, signer: bytes, sign: Callable[[bytes], bytes]) -> Charter:
-    """Sign a charter. `sign` makes the Ed25519 signature (64 bytes) with the private key for the public key
-    `signer`.
-    """
+    """Sign a charter. `sign` makes the Ed25519 signature (64 bytes) with the private key of `signer`."""
     return replace(charter, signer=signer, signature=sign(SIGNED + charter.digest))
 
 
@@ -270,9 +264,7 @@ def edition_of(raw: bytes) -> Edition:
 
 
 def require_signed(raw: bytes, admin: Sequence[bytes]) -> None:
-    """Require an admin's signature, without parsing the charter, so that this is cheap. Raises CharterError: there is
-    none.
-    """
+    """Require an admin's signature; this is cheap, as nothing is parsed. Raises CharterError: there is none."""
     signer, signature, statement = _split(raw)
     check_signature(signer, signature, _digest(statement), admin)
 

@@ -93,9 +93,7 @@ def _edges(mixing: MixingMatrix) -> Edges:
 
 
 class MemberGraph(NamedTuple):
-    """The sorted edges between members, by index; the edges of each round if it is a schedule; the mixing weight of
-    each edge if a file has weights.
-    """
+    """The sorted edges between members; those of each round of a schedule; the weight of each if a file has any."""
 
     edges: Edges = ()
     schedule: tuple[Edges, ...] = ()

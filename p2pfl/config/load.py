@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from p2pfl.config import model, sections
-from p2pfl.config.charter import Charter, amended, contradiction
+from p2pfl.config.charter import FEWEST, Charter, amended, contradiction
 from p2pfl.config.graph import DisconnectedGraph, MemberGraph, read_edges, read_graph
 from p2pfl.config.members import members_file, read_members_file
 from p2pfl.config.model import (
@@ -198,9 +198,6 @@ def _bound_by_stop(values: dict[str, Any], mistakes: Mistakes) -> None:
         mistakes.add("nothing is tested before the end", "training.stop", values["stop"], allowed)
 
 
-FEWEST = 2
-
-
 def read_members(tables: Any, mistakes: Mistakes) -> tuple[Member, ...]:
     """Read the members in the file's order; empty if any of them is unusable."""
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
@@ -214,10 +211,7 @@ def read_members(tables: Any, mistakes: Mistakes) -> tuple[Member, ...]:
         _refuse_repetition(key, values, mistakes)
     if len(mistakes.found) > before:
         return ()
-    return tuple(
-        Member(index=index, name=value["name"], key=value["key"], address=value.get("address"))
-        for index, value in enumerate(values)
-    )
+    return tuple(Member(index=index, **{"address": None} | value) for index, value in enumerate(values))
 
 
 def _refuse_repetition(key: str, values: list[dict[str, Any]], mistakes: Mistakes) -> None:
@@ -368,9 +362,7 @@ def refuse_broken_promises(federation: FederationConfig, mistakes: Mistakes) -> 
 
 
 def _refuse_unbounded(federation: FederationConfig, privacy: PrivacyConfig, mistakes: Mistakes) -> None:
-    """Require a number of rounds, for which the budget is planned. If the noise is fixed, no charter may raise that
-    number.
-    """
+    """Require the number of rounds that the budget is for. If the noise is fixed, no charter may raise it."""
     if privacy.rounds is None and federation.training.rounds is None:
         text = "is missing, and so is training.rounds: the budget is planned for a number of rounds"
         mistakes.add(text, "privacy.rounds", None, sections.PRIVACY["rounds"].allowed)

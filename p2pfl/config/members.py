@@ -125,17 +125,10 @@ def members_text(charter: Charter, name: str) -> str:
     if size > charters.MOST_BYTES:
         what, allowed = "too many members or edges for a charter", f"at most {charters.MOST_BYTES} bytes"
         raise UserError(what, key="members", value=f"{size} bytes", allowed=allowed)
-    head: dict[str, str | int | None] = {
-        "version": charter.version,
-        "realm": to_text(charter.realm),
-        "previous": to_text(charter.previous),
-        "topology": charter.topology,
-        "rounds": charter.rounds,
-        "signer": to_text(charter.signer),
-        "signature": to_text(charter.signature),
-    }
     lines = [_HEAD.format(name=name)]
-    lines += [f"{key} = {json.dumps(value)}" for key, value in head.items() if value is not None]
+    head = ("version", "realm", "previous", "topology", "rounds", "signer", "signature")
+    values = {key: to_text(one) if isinstance(one := getattr(charter, key), bytes) else one for key in head}
+    lines += [f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None]
     lines += ["edges = [", *_pairs(charter.edges), "]"]
     if charter.schedule:
         lines.append("schedule = [")
@@ -231,9 +224,7 @@ def require_current(invite: Invite, now: float) -> None:
 
 
 def in_words(when_s: float) -> str:
-    """Format a time in seconds since 1970, to the minute and in UTC, because the two ends may be in different time
-    zones.
-    """
+    """Format a time in seconds since 1970, in UTC, because the two ends may be in different time zones."""
     return f"{datetime.fromtimestamp(when_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
@@ -265,9 +256,7 @@ def read_request(text: str) -> JoinRequest:
 def invite_of(
     federation: FederationConfig, name: str, token: bytes, *, until: int | None = None, replacing: bool = False
 ) -> Invite:
-    """Make an invite that lists a few members with addresses. Raises UserError: the name is invalid or taken, or no
-    member has an address.
-    """
+    """Make an invite with the addresses of a few members. Raises UserError: the name is invalid or taken."""
     _require("name", name, "NAME")
     taken = any(member.name == name for member in federation.present)
     if replacing and not taken:
@@ -291,9 +280,7 @@ def invite_of(
 
 
 def code_files(federation: FederationConfig) -> list[Path]:
-    """Return the files with the user's own code: a task, rule or method given as `file.py:object`. Files that they
-    import are left out.
-    """
+    """Return the files with a task, rule or method given as `file.py:object`, but not those that they import."""
     specs = [federation.task.name, federation.gossip.rule, federation.method]
     names = {spec.partition(".py:")[0] + ".py" for spec in specs if ".py:" in spec}
     return [federation.path.parent / name for name in sorted(names)]

@@ -45,20 +45,13 @@ class TaskConfig:
     given: Any = field(default=None, compare=False, repr=False)
     """The task object, if a Python program supplied it instead of a name."""
 
-    @property
-    def contents(self) -> dict[str, Any]:
-        """Return the task as it would appear in a file."""
-        return {"name": self.name, "options": self.options}
-
 
 EvaluateEvery = int | Literal["auto"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
-    """The settings of training. Exactly one of `rounds` and `time_s` limits training; exactly one of `local_steps` and
-    `local_epochs` limits a round.
-    """
+    """Exactly one of `rounds` and `time_s` limits training, and one of `local_steps` and `local_epochs` a round."""
 
     rounds: int | None = setting(40, whole(1), "rounds of each node")
     time_s: float | None = setting(
@@ -458,9 +451,7 @@ NODE: Kinds = {
 
 
 def needed_features(federation: FederationConfig) -> dict[str, str]:
-    """Return the features without which a node cannot do what the file says, by name, each with the key that needs
-    it.
-    """
+    """Return the names of the features that the file needs, each with the key that needs it."""
     asked = {"members": ("federation.admin", federation.admin), "privacy": ("privacy", federation.privacy)}
     return {name: key for name, (key, wanted) in asked.items() if wanted}
 

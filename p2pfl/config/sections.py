@@ -94,9 +94,7 @@ def schedule() -> Kind:
 
 @lru_cache(maxsize=16)
 def parse_schedule(text: str) -> RateSchedule:
-    """Parse a schedule's spec. Raises ValueError, which names the wrong word, what is wrong with it and what is
-    allowed.
-    """
+    """Parse a schedule's spec. Raises ValueError: it says which word is wrong, why, and what is allowed."""
     entry, found = SCHEDULES.read(text)
     if not entry.parameters:
         return RateSchedule()
@@ -181,9 +179,7 @@ def _noise() -> Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyConfig:
-    """The promised privacy. Exactly one of `epsilon` and a number `noise` is given; the other one follows from the
-    rounds and the number of rows of a node.
-    """
+    """The promise. One of `epsilon` and a number `noise` is given; the other follows from rounds and rows."""
 
     unit: str = setting(
         RECORD, tables.choice(*UNITS), "protects single rows of a node (record), or all its rows together (member)"

@@ -216,9 +216,7 @@ def flag(value: Any) -> bool:
 
 
 def several(kind: Kind, allowed: str, *, least: int = 0, most: int = MOST_CHARACTERS, twice: str = "") -> Kind:
-    """A kind of value: one text or a list, of `kind` each; the result is a tuple. `twice` is the error if two are the
-    same but for pins.
-    """
+    """A kind of value: one text or a list, as a tuple. `twice` is the error if two are the same but for pins."""
 
     def read(value: Any) -> tuple[Any, ...]:
         values = [value] if isinstance(value, str) else value
@@ -382,9 +380,7 @@ PUBLIC_KEY_IN_WORDS = "the public key that `p2pfl key` prints, 43 characters"
 
 @_kind(PUBLIC_KEY_IN_WORDS)
 def public_key(value: Any) -> bytes:
-    """A kind of value: a public key, 32 bytes in base64url without padding. Most typing errors do not yield a point on
-    the curve.
-    """
+    """A kind of value: a public key in base64url. Most typing errors do not yield a point on the curve."""
     from nacl.bindings import crypto_core_ed25519_is_valid_point  # noqa: PLC0415 - few files have keys
 
     if not isinstance(value, str) or not PUBLIC_KEY.fullmatch(value):
@@ -445,13 +441,6 @@ def _spec(package: str, parse: str) -> Kind:
     return spelled(partial(call, "allowed"), partial(call, parse))
 
 
-def rule() -> Kind:
-    return _spec("p2pfl.aggregate", "parse_rule")
-
-
-def compressor() -> Kind:
-    return _spec("p2pfl.compress", "parse")
-
-
-def method() -> Kind:
-    return _spec("p2pfl.methods", "parse_method")
+rule = partial(_spec, "p2pfl.aggregate", "parse_rule")
+compressor = partial(_spec, "p2pfl.compress", "parse")
+method = partial(_spec, "p2pfl.methods", "parse_method")

@@ -44,9 +44,7 @@ _TRAINING, _GOSSIP = TrainingConfig(), GossipConfig()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMember:
-    """A member in a new file. `key` is its public key as text; without an `address` it dials others, or others find it
-    on the LAN.
-    """
+    """A member in a new file, with its public key as text; without an `address` it dials, or is found on the LAN."""
 
     name: str
     key: str
@@ -100,9 +98,7 @@ def node_text(
 
 
 def toml_value(value: Any) -> str:
-    """Write a value as TOML: JSON's strings, numbers, booleans and lists are valid TOML; nested tables are written in
-    braces.
-    """
+    """Write a value as TOML: JSON's texts, numbers, booleans and lists are TOML; nested tables get braces."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{toml_value(str(key))} = {toml_value(one)}" for key, one in value.items()) + " }"
     if isinstance(value, list | tuple):
@@ -369,9 +365,7 @@ def with_settings(
     topology: str | None = None,
     addresses: Sequence[tuple[str, str | None]] = (),
 ) -> Charter:
-    """Change the rounds, the graph, or the addresses of members by name, possibly to none. Raises UserError: this is
-    impossible.
-    """
+    """Change the rounds, the graph, or members' addresses, possibly to none. Raises UserError: impossible."""
     if rounds is not None and federation.training.rounds is None:
         raise UserError("training is limited by time, not by rounds", file=federation.path, key="training.time_s")
     new = {find_member(federation, name).index: address for name, address in addresses}

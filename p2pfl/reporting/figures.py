@@ -104,7 +104,7 @@ def configuration(federation: FederationConfig) -> dict[str, Any]:
     """
     return {
         "federation": federation.name,
-        "task": federation.task.contents,
+        "task": {"name": federation.task.name, "options": federation.task.options},
         "training": dataclasses.asdict(federation.training),
         "gossip": dataclasses.asdict(federation.gossip),
         **({} if federation.privacy is None else {"privacy": dataclasses.asdict(federation.privacy)}),

@@ -112,10 +112,6 @@ class Federation:
             mistake.key = {"node": "nodes", "task.name": "task"}.get(mistake.key or "", mistake.key)
         return mistake
 
-    def __repr__(self) -> str:
-        config = self.config
-        return f"Federation({config.name!r}: {len(config.members)} nodes, {config.topology}, task {config.task.name})"
-
     def run(
         self,
         *,

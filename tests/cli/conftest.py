@@ -64,6 +64,16 @@ def p2pfl(capsys, tmp_path, monkeypatch):
     return p2pfl
 
 
+def change(file, right, wrong):
+    text = file.read_text(encoding="utf-8")
+    assert right in text
+    file.write_text(text.replace(right, wrong), encoding="utf-8")
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
 @pytest.fixture(scope="session")
 def learned(tmp_path_factory):
     """A federation, for reading only, whose node0 was killed after three rounds and whose node1 never ran.

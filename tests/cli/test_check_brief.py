@@ -9,6 +9,7 @@ import pytest
 
 from p2pfl.cli.check import merged
 from p2pfl.console.output import size
+from tests.cli.conftest import change
 
 NAMES = [f"node{index}" for index in range(12)]
 
@@ -17,12 +18,6 @@ NAMES = [f"node{index}" for index in range(12)]
 def ward(p2pfl, tmp_path):
     p2pfl("new", "ward", "--nodes", "4")
     return tmp_path / "ward"
-
-
-def change(file, right, wrong):
-    text = file.read_text(encoding="utf-8")
-    assert right in text
-    file.write_text(text.replace(right, wrong), encoding="utf-8")
 
 
 def facts(outcome):

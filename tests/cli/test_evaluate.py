@@ -12,6 +12,7 @@ import safetensors.torch
 
 from p2pfl.cli.learned import _one_by_one
 from p2pfl.config.load import load_config
+from tests.cli.conftest import change, contents
 
 
 def report_of(outcome):
@@ -23,16 +24,6 @@ def report_of(outcome):
 def copy(learned, tmp_path):
     """The federation, to be changed."""
     return shutil.copytree(learned, tmp_path / "ward")
-
-
-def change(file, right, wrong):
-    text = file.read_text(encoding="utf-8")
-    assert right in text
-    file.write_text(text.replace(right, wrong), encoding="utf-8")
-
-
-def contents(folder):
-    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def test_the_last_durable_round_is_scored_on_the_test_set_and_on_the_nodes_own_data(p2pfl, learned):

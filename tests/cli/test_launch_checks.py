@@ -12,6 +12,7 @@ import pytest
 from p2pfl.cli.launch import _judge
 from p2pfl.crypto.identity import Identity
 from p2pfl.reporting.report import NodeReport, Report
+from tests.cli.conftest import change
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -36,12 +37,6 @@ def launch(tmp_path):
     return launch
 
 
-def edit(file, right, wrong):
-    text = file.read_text(encoding="utf-8")
-    assert right in text
-    file.write_text(text.replace(right, wrong), encoding="utf-8")
-
-
 def untouched(folder):
     return not [*folder.glob("*/node.log"), *folder.glob("*/state")]
 
@@ -49,8 +44,8 @@ def untouched(folder):
 def test_mistakes_in_folders_are_said_once_and_nobody_is_started(p2pfl, launch, tmp_path):
     p2pfl("new", "ward", "--nodes", "3", "--task", "digits")
     ward = tmp_path / "ward"
-    edit(ward / "node0" / "node.toml", "127.0.0.1:8470", "127.0.0.1:9470")
-    edit(ward / "node1" / "node.toml", "# threads = 1", "threads = 0")
+    change(ward / "node0" / "node.toml", "127.0.0.1:8470", "127.0.0.1:9470")
+    change(ward / "node1" / "node.toml", "# threads = 1", "threads = 0")
     (ward / "node2" / "node.key").unlink()
     Identity.generate().save(ward / "node2" / "node.key")
     code, said, torch = launch(ward)
@@ -69,7 +64,7 @@ def test_mistakes_in_tables_are_said_once_and_nobody_is_started(p2pfl, launch, t
         (tmp_path / f"{site}.csv").write_text(f"age,ill\n{rows}\n", encoding="utf-8")
     assert p2pfl("new", "h", "--task", "csv", "north.csv", "south.csv", "--target", "ill").code == 0
     for site in ("north", "south"):
-        edit(tmp_path / f"{site}.csv", "3,1\n4,0", "three,1\n4,x")
+        change(tmp_path / f"{site}.csv", "3,1\n4,0", "three,1\n4,x")
     code, said, torch = launch(tmp_path / "h")
     assert (code, torch) == (2, False)
     for site in ("north", "south"):
@@ -94,7 +89,7 @@ def test_what_is_odd_and_no_mistake_is_said_on_the_way(p2pfl, monkeypatch, tmp_p
     """A node that listens where nobody reaches its address."""
     p2pfl("new", "ward", "--nodes", "2", "--task", "digits")
     file = tmp_path / "ward" / "federation.toml"
-    edit(file, "127.0.0.1:8470", "10.0.0.1:8470")
+    change(file, "127.0.0.1:8470", "10.0.0.1:8470")
     monkeypatch.setattr("p2pfl.cli.launch.run_fleet", lambda *_, **__: 0)
     outcome = p2pfl("launch", "ward")
     said = outcome.err
@@ -110,7 +105,7 @@ def test_who_waited_in_vain_is_told_beside_the_result(capsys):
 
 def test_a_compressor_that_the_rule_cannot_use_is_told_before_a_node_starts(p2pfl, launch, tmp_path):
     p2pfl("new", "ward", "--nodes", "4", "--topology", "complete", "--rule", "hampel:b=1", "--task", "digits")
-    edit(tmp_path / "ward" / "federation.toml", 'compressor = "q4"', 'compressor = "fragment:4"')
+    change(tmp_path / "ward" / "federation.toml", 'compressor = "q4"', 'compressor = "fragment:4"')
     code, said, torch = launch(tmp_path / "ward")
     assert (code, torch, len(said)) == (2, False, 1)
     assert "gossip.compressor" in said[0]

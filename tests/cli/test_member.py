@@ -17,6 +17,7 @@ from p2pfl.config.load import load_config, load_stranger
 from p2pfl.config.members import read_request
 from p2pfl.crypto.identity import Identity, fingerprint
 from p2pfl.net.websocket import UnreachableError
+from tests.cli.conftest import contents
 
 
 @pytest.fixture
@@ -57,10 +58,6 @@ def member(p2pfl):
         return p2pfl("member", command, "ward", *arguments, *more)
 
     return member
-
-
-def contents(folder):
-    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def test_a_new_federation_with_an_admin_has_a_charter_and_a_key_that_only_its_owner_reads(p2pfl, ward):

@@ -78,18 +78,6 @@ async def test_tls_and_plain_members_meet_on_one_port_and_the_name_is_the_same(c
     assert set(seen) == {f"localhost:{port}/p2pfl"}
 
 
-async def test_a_pin_needs_no_authority(certificate):
-    async with relay_with(certificate) as (port, _):
-        url = f"wss://localhost:{port}/p2pfl"
-        assert await why_of(f"{url}#sha256={certificate.pin}") == ""
-        assert "signed by nobody whom this machine trusts: pin it with #sha256=... at the end of its URL" in (
-            await why_of(url)
-        )
-        said = await why_of(f"{url}#sha256={PIN}")
-    assert f"its certificate has sha256={certificate.pin}, and another one is pinned in [network] relays" in said
-    assert "compare it with what `p2pfl relay` logs at its start" in said
-
-
 async def test_an_expired_certificate_is_said_with_the_clock(certificates, trusted):
     expired = own_certificate(certificates.cert("expired"), certificates.key("expired"))
     async with relay_with(expired) as (port, _):

@@ -21,6 +21,7 @@ import pytest
 from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nodes import UPGRADE
 
 from p2pfl.errors import UserError
 from p2pfl.features.relay.tickets import make_token
@@ -56,12 +57,6 @@ async def test_a_session_is_inside_tls_where_the_address_says_so(federation, lis
     async with a.links, federation.node(1, {0: f"wss://localhost:{a.links.port}/p2pfl"}) as b:
         await b.until(lambda: a.open and b.open)
         assert b.sockets()[0].get_extra_info("ssl_object").version() == "TLSv1.3"
-
-
-async def test_the_same_port_takes_plain_connections(federation, listening):
-    a, _ = listening("good")
-    async with a.links, federation.node(1, {0: a.address()}) as b:
-        await b.until(lambda: a.open and b.open)
 
 
 async def test_a_pinned_certificate_needs_no_authority_no_name_and_no_date(federation, listening, monkeypatch):
@@ -229,12 +224,6 @@ async def test_a_member_that_only_renews_its_keys_is_cut_off(listening, monkeypa
     meter.buffer_updated(100)
     assert gate.aborted == 1
     meter.connection_lost(None)
-
-
-UPGRADE = (
-    b"GET /p2pfl HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-)
 
 
 def record(data):

@@ -21,6 +21,11 @@ DEADLINE_S = 20.0
 SIZE = 8
 QUICK = Limits(retry_first_s=0.02, retry_ceiling_s=0.2, contest_s=0.3, close_s=0.3, settled_s=0.0)
 
+UPGRADE = (
+    b"GET /p2pfl HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
 
 def binding(training: int = 1) -> FederationBinding:
     sections = (("training.rounds", bytes([training]) * 32), ("topology", bytes(32)))

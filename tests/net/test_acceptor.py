@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from nodes import UPGRADE
 
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Initiator
@@ -17,10 +18,6 @@ from p2pfl.net.acceptor import MOST_GROUPS, ConnectionGate, PendingConnections, 
 from p2pfl.net.limits import Limits
 from p2pfl.net.transport import ConnectionStage
 
-UPGRADE = (
-    b"GET /p2pfl HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-)
 PER_S = 100
 TRIES = 20
 ABREAST = 5

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
+from nodes import UPGRADE
 
 from p2pfl.core.messages import Ready
 from p2pfl.features.status.page import Guard, StatusPage
@@ -29,10 +30,6 @@ from p2pfl.net.limits import (
     measure,
 )
 
-UPGRADE = (
-    b"GET /p2pfl HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-)
 PINGS = UPGRADE + b"\x89\x80\0\0\0\0" * 2600
 JUNK = UPGRADE + b"\x82\xb0" + bytes(52)
 CHUNKS = b"POST /status HTTP/1.1\r\nHost: 192.0.2.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 20_000

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from nodes import most_bytes_an_hour
+from nodes import UPGRADE, most_bytes_an_hour
 
 from p2pfl.crypto import FederationMismatch, UnlistedKey
 from p2pfl.crypto.identity import public_text
@@ -32,10 +32,6 @@ from p2pfl.net.transport import (
 )
 
 FORM = logging.Formatter("%(asctime)s node0 %(levelname)s %(message)s", datefmt="%H:%M:%S")
-UPGRADE = (
-    b"GET /p2pfl HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-)
 
 
 @pytest.fixture

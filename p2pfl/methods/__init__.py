@@ -1,10 +1,11 @@
 """Learning methods define how local rounds and mixing change a node's model. Nothing here depends on tasks or torch.
 
-`method` has the interface, with `plain` as its base class, and makes a method from a spec; `published` has the others.
+`method` has the interface, with `plain` as its base class, `variate`, and what makes them; `published` has the others.
 """
 
 from p2pfl.methods.method import (
     CONSERVATIVE,
+    FLOW,
     KEY,
     METHODS,
     MODEL,
@@ -15,6 +16,7 @@ from p2pfl.methods.method import (
     NodeVectors,
     Number,
     Round,
+    Variate,
     Vectors,
     allowed,
     from_here,
@@ -23,7 +25,7 @@ from p2pfl.methods.method import (
     overrides,
     parse_method,
 )
-from p2pfl.methods.published import FLOW, Momentum, Tracking, Variate
+from p2pfl.methods.published import Momentum, Tracking
 
 __all__ = [
     "CONSERVATIVE",

@@ -29,7 +29,7 @@ import numpy as np
 from p2pfl.core.messages import MOST_TERMS
 from p2pfl.errors import LearningError, P2PFLError, UserError
 from p2pfl.plugins import FAILURES, describe_failure, find_object
-from p2pfl.specs import Catalog, Entry, read_parameters
+from p2pfl.specs import Catalog, Entry, Parameter, number, read_parameters
 
 Array = Any
 """A numpy array (d,), a tile of it, or rows (nodes, d); in `gradient`, a torch tensor, or a numpy array if the task
@@ -44,7 +44,7 @@ TrainingKeys = Any
 METHODS: Catalog[Entry] = Catalog("method", Entry)
 
 CONSERVATIVE, ROBUST = "conservative", "robust"
-MODEL = "model"
+MODEL, FLOW, CORRECTION = "model", "flow", "correction"
 KEY = "training.method"
 CODE_DIGITS = 16
 TAKEN = frozenset({MODEL, "anchor", "own", "peer", "local", "kept", "pending", "reply"})
@@ -213,6 +213,71 @@ class Method:
         return {}
 
 
+def like(vector: Array, number: Number) -> Any:
+    """Round `number` to the vector's dtype, because float64 must not widen a float32."""
+    return np.asarray(number, dtype=vector.dtype) if isinstance(number, np.ndarray) else vector.dtype.type(number)
+
+
+@METHODS.add(
+    name="variate",
+    aliases=("scaffold", "controlvariate"),
+    means="each gradient is corrected by the movement due to mixing so far: for data that differ between nodes",
+    parameters=(Parameter("beta", number(0, 1e30, above=True), "how strongly flows correct a gradient"),),
+    source="after SCAFFOLD (arXiv 1910.06378) and K-GT (arXiv 2301.01313)",
+)
+class Variate(Method):
+    """`variate:beta=0.1`: a control variate computed from the flows of mixing, for heterogeneous data.
+
+    The variate of node i is C_i = -(beta/n_i) sum_j S_ij, added to each gradient. S_ij, the *flow* of an edge, is the
+    sum over its exchanges of D/a, where n times the model moved by D, and a = rho eta H (learning rate times steps) is
+    the larger of both ends' values. Its two ends differ only in sign, so sum_i n_i C_i is zero whatever else a node has
+    lost; flows from absent neighbors do not count. The idea comes from SCAFFOLD (Karimireddy et al., arXiv 1910.06378)
+    and K-GT (Liu et al., arXiv 2301.01313), without a second vector on the wire.
+
+    The drift a is the only term; it is 0 before a node has trained.
+    """
+
+    profiles = frozenset({CONSERVATIVE})
+    kept_edges = (FLOW,)
+    needs_anchor = False
+    given = (CORRECTION,)
+    no_terms = (0.0,)
+    needs_company = True
+    every_parameter = True
+    least_drift = 1e-9
+    """The smallest drift accepted from a neighbor, unless the round's own is larger: else the variate would explode."""
+
+    def __init__(self, beta: float = 0.1) -> None:
+        self.beta = beta
+
+    def prepare(self, training: TrainingKeys) -> None:
+        self.least_drift = max(type(self).least_drift, 0.5 * training.least_rate / training.speed_correction)
+
+    def begin(self, node: NodeVectors) -> Vectors:
+        total = node.sum_of_edges(FLOW)
+        total *= like(total, -self.beta / node.samples)
+        return {CORRECTION: total}
+
+    def gradient(self, g: Array, w: Array, start: Vectors) -> Array:
+        return g + start[CORRECTION]
+
+    def terms(self, round: Round) -> tuple[float, ...]:
+        return (round.learning_rate * round.steps * round.rho,)
+
+    def valid(self, terms: tuple[float, ...]) -> bool:
+        return not 0.0 < terms[0] < self.least_drift
+
+    def agree(self, ours: tuple[float, ...], theirs: tuple[float, ...]) -> tuple[float, ...]:
+        return (max(ours[0], theirs[0]),)
+
+    def moves(self, terms: tuple[float, ...]) -> bool:
+        """Return True if either end has trained: otherwise none of the disagreement that flows comes from training."""
+        return terms[0] > 0.0
+
+    def moved(self, edge: Vectors, move: Array, terms: tuple[Number, ...]) -> Vectors:
+        return {FLOW: edge[FLOW] + move * like(move, 1.0 / terms[0])}
+
+
 @contextmanager
 def own_failures(what: str) -> Iterator[None]:
     """Turn a failure of `what`, which may be the user's code, into a one-line error.
@@ -225,11 +290,6 @@ def own_failures(what: str) -> Iterator[None]:
         raise
     except FAILURES as error:
         raise LearningError(f"{what} failed: {describe_failure(error)}") from error
-
-
-def like(vector: Array, number: Number) -> Any:
-    """Round `number` to the vector's dtype, because float64 must not widen a float32."""
-    return np.asarray(number, dtype=vector.dtype) if isinstance(number, np.ndarray) else vector.dtype.type(number)
 
 
 def overrides(method: Method, name: str) -> bool:

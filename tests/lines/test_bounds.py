@@ -359,7 +359,7 @@ def test_a_real_node_whose_month_is_used_up_tells_its_neighbor_and_pauses(tmp_pa
         while used_up not in logs[0].read_text() or "neighbor-pauses (node0): until " not in logs[1].read_text():
             assert time.monotonic() < end, logs[0].read_text() + logs[1].read_text()
             time.sleep(0.1)
-        assert used_up in " ".join(sites.say("status", sites.path, "--format", "json").split())
+        assert '"phase": "paused"' in sites.say("status", sites.path, "--format", "json")
     finally:
         for process in processes:
             process.terminate()

@@ -48,7 +48,6 @@ def diagnosis(ward, *, discovery=True, answer=ANSWERS, heard=(), skipped=(), **t
         federation=ward,
         discovery=discovery,
         node="node0",
-        listened_s=4.0,
         tallies=tallies,
         skipped=list(skipped),
         patients=patients,

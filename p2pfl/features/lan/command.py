@@ -92,7 +92,6 @@ def _as_object(diagnosis: Diagnosis) -> dict[str, Any]:
         "federation": diagnosis.federation.name,
         "node": diagnosis.node,
         "discovery": diagnosis.discovery,
-        "listened_s": diagnosis.listened_s if diagnosis.tallies else 0.0,
         "interfaces": [_interface_row(tally, diagnosis.patients) for tally in diagnosis.tallies],
         "skipped": [{"interface": one.name, "why": one.skipped} for one in diagnosis.skipped],
         "members": [_member_row(diagnosis, patient) for patient in diagnosis.patients],

@@ -115,7 +115,8 @@ class Prober:
         except TimeoutError:
             return Answer(kind=AnswerKind.SILENT, detail=f"nothing in {CONNECT_S:g} s")
         except UnreachedError as error:
-            return of_unreached(error)
+            kind = KINDS.get(error.hurdle, AnswerKind.SILENT)
+            return Answer(kind=kind, detail="" if kind is AnswerKind.REFUSED else error.text, remedy=error.remedy)
         except GoneError as error:
             return Answer(kind=AnswerKind.NO_NODE, detail=str(error))
         try:
@@ -140,12 +141,6 @@ class Prober:
         except PeerFault as fault:
             return Answer(kind=AnswerKind.NO_NODE, detail=str(fault))
         return Answer(kind=AnswerKind.MEMBER, round_trip_s=round_trip_s)
-
-
-def of_unreached(error: UnreachedError) -> Answer:
-    kind = KINDS.get(error.hurdle, AnswerKind.SILENT)
-    detail = "" if kind is AnswerKind.REFUSED else error.text
-    return Answer(kind=kind, detail=detail, remedy=error.remedy)
 
 
 LISTEN_S = 4.0
@@ -218,7 +213,6 @@ class Diagnosis:
     federation: FederationConfig
     discovery: bool
     node: str | None
-    listened_s: float
     tallies: list[Tally]
     skipped: list[Interface]
     patients: list[Patient]
@@ -237,13 +231,13 @@ async def examine(
     own = own or OwnNode()
     discovery = federation.discovery if node is None else node.discovery
     listen = "0.0.0.0" if node is None else parse_address(node.listen, "listen").host  # noqa: S104 - as nodes do
-    interfaces = _interfaces(listen, () if node is None else node.interfaces)
+    named = () if node is None else node.interfaces
+    interfaces = cover(all_interfaces(), listen, named) if find_spec("zeroconf") is not None else []
     usable = [one for one in interfaces if one.skipped is None]
     diagnosis = Diagnosis(
         federation=federation,
         discovery=discovery,
         node=None if node is None else node.name,
-        listened_s=listen_s,
         tallies=[],
         skipped=[one for one in interfaces if one.skipped is not None],
         patients=[
@@ -282,11 +276,6 @@ def _members_to_examine(federation: FederationConfig, node: NodeConfig | None) -
         return list(federation.present)
     own = federation.member(node.name).index
     return [member for member in federation.members if member.index in (own, *federation.neighbors(own))]
-
-
-def _interfaces(listen: str, named: Sequence[str]) -> list[Interface]:
-    """Return the interfaces to listen on; empty if python-zeroconf is not installed."""
-    return cover(all_interfaces(), listen, named) if find_spec("zeroconf") is not None else []
 
 
 async def _visit(diagnosis: Diagnosis, node: NodeConfig | None) -> None:
@@ -443,24 +432,19 @@ def _another_address(federation: FederationConfig, name: str) -> str:
 
 
 def _of_answer(diagnosis: Diagnosis, patient: Patient, answer: Answer) -> Iterator[Problem]:
-    name = patient.member.name
+    name, path = patient.member.name, diagnosis.federation.path
     if answer.differences:
         shown = ", ".join(WHOLE_SECTIONS.get(section, section) for section in answer.differences)
         if patient.here:
             yield Problem(
                 text=f"{name} was started with another federation file than the one here: it differs in {shown}",
-                remedy=f"restart {name}, if {diagnosis.federation.path} is right now",
+                remedy=f"restart {name}, if {path} is right now",
             )
         else:
             yield Problem(
                 text=f"{name} has another federation file: it differs in {shown}",
-                remedy=_compare(diagnosis.federation),
+                remedy=f"compare {path} with the file there, copy the right one over the other, and restart that node",
             )
-
-
-def _compare(federation: FederationConfig) -> str:
-    """Say what to do about two different files: the wrong one may be the one here."""
-    return f"compare {federation.path} with the file there, copy the right one over the other, and restart that node"
 
 
 def _unreachable(diagnosis: Diagnosis, patient: Patient) -> Problem:

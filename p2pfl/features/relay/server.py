@@ -324,7 +324,7 @@ class RelayServer:
         """Read a member's frames until its connection ends."""
         guest = self._guests[seat]
         reader = self._spawn(self._read(seat, guest))
-        ended = self._spawn(_wait(guest.ended))
+        ended = asyncio.get_running_loop().create_task(guest.ended.wait())
         try:
             await asyncio.wait((reader, ended), return_when=asyncio.FIRST_COMPLETED)
             if guest.why is not None:
@@ -420,10 +420,6 @@ class RelayServer:
             elif now_s > guest.until:
                 guest.why = Refusal.EXPIRED
                 guest.ended.set()
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()
 
 
 # -- as a process -----------------------------------------------------------------------------------------------------

@@ -142,14 +142,12 @@ class Look:
 class Pay:
     """Call `use` once the cost of a round is on disk; otherwise the event RoundRefused says why not.
 
-    `wrong` gets the current ledger and returns an objection to one more round. The file beside the key gets `reserved`
-    rounds at once.
+    `wrong` gets the current ledger and returns an objection to one more round.
     """
 
     spend: Spend
     wrong: Callable[[Ledger | None], RoundRefused | None]
     use: Callable[[Engine], None]
-    reserved: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +182,11 @@ class Listener(Protocol):
 class SecondLedger(Protocol):
     """The second record of paid rounds, written before the log. Each method raises StorageError if the disk refuses.
 
-    `cover` records at least what `least` has spent: if the file has less, it writes `most`. `write` is durable when it
-    returns; `retry` writes the ledger that the disk refused.
+    `cover` writes a ledger, unless the file already has as much. `write` is durable when it returns; `retry` writes the
+    ledger that the disk refused.
     """
 
-    def cover(self, least: Ledger, most: Ledger) -> None: ...
+    def cover(self, ledger: Ledger) -> None: ...
     def write(self, ledger: Ledger) -> None: ...
     def retry(self) -> None: ...
 
@@ -347,8 +345,7 @@ class EngineThread(threading.Thread):
 
     def _cover(self, ledger: Ledger, job: Pay) -> None:
         if self.second_ledger is not None:
-            most = job.spend._replace(steps=job.reserved * job.spend.steps)
-            self.second_ledger.cover(ledger.plus(job.spend), ledger.plus(most))
+            self.second_ledger.cover(ledger.plus(job.spend))
 
     def _correct(self, job: Correct, events: list[Event]) -> None:
         state = self.engine.state

@@ -334,14 +334,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """The round may begin once `spend` is on disk. `wrong` is asked once more with the ledger at that point.
-
-    A second ledger gets `reserved` rounds at once.
-    """
+    """The round may begin once `spend` is on disk. `wrong` is asked once more with the ledger at that point."""
 
     spend: Spend
     wrong: Callable[[Ledger | None], RoundRefused | None]
-    reserved: int = 1
 
 
 Answer = RoundRefused | Wait | Payment | None
@@ -444,8 +440,8 @@ class LocalRounds:
                 self.loop.call_soon_threadsafe(
                     self.loop.call_later, wait_s, self._submit, self._ask, gate, index, begin
                 )
-            case Payment(spend=spend, wrong=wrong, reserved=reserved):
-                self.engine_thread.jobs.put(Pay(spend, wrong, begin, reserved))
+            case Payment(spend=spend, wrong=wrong):
+                self.engine_thread.jobs.put(Pay(spend, wrong, begin))
 
     def _submit(self, work: Callable[..., None], *arguments: object) -> None:
         try:

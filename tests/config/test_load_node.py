@@ -62,11 +62,8 @@ def test_a_file_elsewhere_says_by_name_whose_it_is(federation, tmp_path):
         ('listen = "8470"', "node.listen", "8470", "host:port"),
         ('status_listen = "off"', "node.status_listen", "off", '"none"'),
         ('durability = "exchagne"', "node.durability", "exchagne", "auto, exchange, snapshot"),
-        ("snapshot_s = 0", "node.snapshot_s", 0, "above 0"),
-        ("threads = true", "node.threads", True, "whole number"),
         ("threads = 0", "node.threads", 0, "from 1"),
         ("nice = 20", "node.nice", 20, "0 to 19"),
-        ("key_file = 3", "node.key_file", 3, "text"),
         ("thread = 1", "node.thread", 1, "threads"),
     ],
 )

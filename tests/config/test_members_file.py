@@ -60,20 +60,14 @@ TEXT = members_text(CHARTERS[1], "ward")
 CHANGES = [
     ("version = 2", "version = 3", "signature", "changed after it was signed"),
     ("version = 2", "version = 0", "version", "from 1"),
-    ("version = 2\n", "", "version", "missing"),
-    ("rounds = 40", "rounds = 41", "signature", "changed"),
     ("version = 2", "version = 2\ncolour = 1", "colour", "unknown key"),
-    ('name = "pi1"', 'name = "pi1"\nowner = "me"', "member[1].owner", "unknown key"),
     ('name = "pi1"', 'name = "pi0"', "member[1].name", "member[0] has that name"),
     ('"10.0.0.1:8470"', '"10.0.0.1"', "member[1].address", "host:port"),
     (public_text(key_of(1).public), public_text(key_of(0).public), "member[1].key", "have the same key"),
-    (public_text(key_of(1).public), "x", "member[1].key", "43 characters"),
     (public_text(key_of(1).public), "B" * 43, "member[1].key", "pi1: not a valid key: it looks mistyped"),
     ("[0, 1]", "[0, 9]", "edges", "not an edge between two members"),
-    ("[0, 1]", "[1, 0]", "edges", "not an edge"),
     ("[0, 1]", "[0, 1.5]", "edges", "pairs"),
     ('signature = "', 'signature = "A', "signature", "64 bytes"),
-    ('previous = "', 'previous = "AAAA', "previous", "32 bytes"),
     ('address = "10.0.0.3:8470"', "retired = 1", "member[3].retired", "true or false"),
 ]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import pytest
 
 import p2pfl
@@ -28,14 +26,6 @@ def with_privacy(valid_text, write):
     return with_privacy
 
 
-def test_without_the_table_all_hashes_are_what_they_were_before_there_was_one(valid_text, write):
-    federation = load_config(write(valid_text))
-    assert federation.privacy is None
-    assert federation_id(federation).hex() == "3477bde91445dca4664fe4490129ce17c2e3d69c2f5a9ffa10d366bf7dd644fd"
-    by_key = b"".join(digest for _, digest in keys(federation))
-    assert hashlib.blake2b(by_key, digest_size=8).hexdigest() == "ed233890270c2316"
-
-
 def test_a_short_table_and_one_with_the_defaults_written_out_are_the_same(with_privacy):
     short = load_config(with_privacy())
     usual = 'unit = "record"\nclip = 1.0\naccountant = "prv"\ntest_set = "private"\n'
@@ -54,10 +44,6 @@ def test_the_table_is_a_section_of_its_own_and_counts_by_key(with_privacy, valid
     assert len(before) < MAX_SECTIONS - 8
 
 
-def test_the_table_has_exactly_the_keys_of_the_model():
-    assert set(PRIVACY) == set(PrivacyConfig.__slots__)
-
-
 ROUNDS = "rounds = 40"
 STOPPING = 'rounds = 40\nstop = "no improvement of accuracy in 9 rounds"'
 
@@ -69,12 +55,7 @@ STOPPING = 'rounds = 40\nstop = "no improvement of accuracy in 9 rounds"'
         ("epsilon = 8.0", (), "privacy.delta", "above 0"),
         (f"{TABLE}\nnoise = 1.1", (), "privacy.noise", "one of the two"),
         ("epsilon = 0\ndelta = 1e-5", (), "privacy.epsilon", "above 0"),
-        ("noise = 1e9\ndelta = 1e-5", (), "privacy.noise", "up to 1000"),
-        ("epsilon = 8\ndelta = 1", (), "privacy.delta", "below 1"),
-        (f"{TABLE}\nclip = 0", (), "privacy.clip", "above 0"),
         (f'{TABLE}\nunit = "row"', (), "privacy.unit", "record, member"),
-        (f'{TABLE}\naccountant = "moments"', (), "privacy.accountant", "prv, rdp"),
-        (f'{TABLE}\ntest_set = "secret"', (), "privacy.test_set", "private, public"),
         (f"{TABLE}\nepsilom = 1", (), "privacy.epsilom", "epsilon"),
         (TABLE, (ROUNDS, "time_s = 60"), "privacy.rounds", "whole number"),
         (TABLE, (ROUNDS, 'stop = "after 2 h"'), "privacy.rounds", "whole number"),

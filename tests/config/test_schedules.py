@@ -8,7 +8,6 @@ import pytest
 
 from p2pfl.cli.main import exit_code
 from p2pfl.config.charter import federation_id, sections
-from p2pfl.config.graph import DisconnectedGraph
 from p2pfl.config.load import federation_mistakes, load_config
 from topologies.families import FAMILIES
 from topologies.family import Family, GraphKind
@@ -87,15 +86,3 @@ def test_a_directed_graph_is_refused_and_undirected_ones_are_named(family, on):
     assert "arrows: is directed" in mistake.message
     assert "ring" in mistake.allowed
     assert "turning" in mistake.allowed
-
-
-def test_a_schedule_whose_union_falls_apart_has_the_exit_code_of_such_graphs(family, on):
-    family("turning", (((0, 1),), ((0, 1),)))
-    with pytest.raises(DisconnectedGraph, match="2 parts") as caught:
-        load_config(on("turning"))
-    assert caught.value.exit_code == 3
-
-
-def test_a_round_without_edges_is_a_round(family, on):
-    family("turning", (((0, 1), (1, 2)), ()))
-    assert load_config(on("turning")).schedule == (((0, 1), (1, 2)), ())

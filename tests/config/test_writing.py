@@ -8,7 +8,7 @@ import pytest
 
 from p2pfl.config.charter import federation_id
 from p2pfl.config.load import load_config, load_node
-from p2pfl.config.model import GOSSIP, TRAINING, GossipConfig, TrainingConfig
+from p2pfl.config.model import GOSSIP, TRAINING
 from p2pfl.config.writing import TABLES, NewMember, node_text
 
 OFF = re.compile(r"(?m)^# (?=[a-z_]+ = )")
@@ -22,11 +22,6 @@ def test_every_default_shown_is_the_default(valid_text, write):
 
 def test_every_key_of_training_and_gossip_is_shown_or_named(valid_text):
     assert [key for key in (*TRAINING, *GOSSIP) if f"{key} = " not in valid_text] == []
-
-
-def test_the_schema_has_exactly_the_keys_of_the_model():
-    assert set(TRAINING) == set(TrainingConfig.__slots__)
-    assert set(GOSSIP) == set(GossipConfig.__slots__)
 
 
 def test_a_node_file_shows_its_defaults_too(valid_text, write, tmp_path):
@@ -49,11 +44,7 @@ def test_every_key_says_what_it_is_for(table):
         assert "\n" not in kind.means, key
 
 
-def test_a_key_of_a_new_file_has_its_meaning_behind_it(valid_text):
-    line = next(line for line in valid_text.splitlines() if line.startswith("# closing_rounds = "))
-    assert line.endswith("  # " + TRAINING["closing_rounds"].means)
-
-
-def test_a_comment_of_the_file_itself_goes_on_with_the_meaning(valid_text):
-    line = next(line for line in valid_text.splitlines() if line.startswith("local_steps = "))
-    assert line.endswith(f"  # {TRAINING['local_steps'].means}; or local_epochs = 1")
+@pytest.mark.parametrize(("key", "more"), [("# closing_rounds", ""), ("local_steps", "; or local_epochs = 1")])
+def test_a_key_of_a_new_file_has_its_meaning_behind_it(valid_text, key, more):
+    line = next(line for line in valid_text.splitlines() if line.startswith(f"{key} = "))
+    assert line.endswith(f"  # {TRAINING[key.removeprefix('# ')].means}{more}")

@@ -147,8 +147,7 @@ def invite(federation: Path, name: str, *, replacing: bool) -> None:
     click.echo(
         f"on {name}: p2pfl join 'LINE'; its answer goes to p2pfl member {command} {federation} 'ANSWER'", err=True
     )
-    if made.until is not None:
-        click.echo(f"it is valid for one answer, until {in_words(made.until)}", err=True)
+    click.echo(f"it is valid for one answer, until {in_words(made.until)}", err=True)
     if described.relays:
         text = f"{name} meets the members at relays, which open to a ticket only: `p2pfl member {command}` makes it"
         click.echo(f"{text}; then copy members.toml and tickets.toml to {name}, beside its federation.toml", err=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,8 +12,6 @@ from p2pfl.cli.launch import _judge
 from p2pfl.crypto.identity import Identity
 from p2pfl.reporting.report import NodeReport, Report
 from tests.cli.conftest import change
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 COUNTING = """
 import atexit, sys

@@ -43,13 +43,6 @@ def test_its_model_is_ten_lines_and_learns(capsys):
     assert float(capsys.readouterr().out) > 0.5
 
 
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_its_model_as_it_stands_ends_far_above_chance(capsys):
-    exec(compile(block_with("import torch"), "README.md", "exec"), {})
-    assert float(capsys.readouterr().out) > 0.8
-
-
 def tables(folder):
     """The tables that the tutorial makes."""
     (code,) = [
@@ -59,15 +52,6 @@ def tables(folder):
     ]
     (folder / "make_tables.py").write_text(code, encoding="utf-8")
     pages.shell(folder, "python make_tables.py")
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_its_table_is_looked_at_and_found_in_order_by_two_commands(tmp_path):
-    tables(tmp_path)
-    new, check, launch = block_with("--task csv").splitlines()
-    assert launch == "p2pfl launch hospitals"
-    assert "no mistakes" in pages.shell(tmp_path, f"{new}\n{check}")
 
 
 @pytest.mark.long

@@ -51,12 +51,6 @@ def test_each_alarm_and_event_that_it_names_is_one():
     assert sorted(NAMED - {*alarm_texts(FEATURES), *NEWS}) == []
 
 
-def test_each_command_and_option_is_one():
-    typed = re.sub("|".join(f"`{re.escape(message)}`" for message in SENTENCES), "", TEXT)
-    mistakes = [pages.command_mistake(words) for words in pages.commands(typed)]
-    assert [mistake for mistake in mistakes if mistake] == []
-
-
 @pytest.mark.long
 @pytest.mark.slow
 def test_the_three_first_commands_say_that_nobody_runs(tmp_path):

@@ -18,7 +18,7 @@ import pytest
 from p2pfl.config.load import load_config, load_node
 from p2pfl.config.model import FederationConfig
 from p2pfl.core import limits, rounds
-from p2pfl.core.training import Gathering
+from p2pfl.core.training import Beginning
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.features import FEATURES
 from p2pfl.node.application import Application
@@ -310,4 +310,4 @@ def finish():
 @pytest.fixture
 def lone(monkeypatch):
     """Nodes begin without any neighbor, as if one had been there and had gone: others would wait for one for ever."""
-    monkeypatch.setattr(Gathering, "_wait_alone", lambda _self, _now: None)
+    monkeypatch.setattr(Beginning, "_wait_alone", lambda _self, _now: None)

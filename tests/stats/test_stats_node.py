@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from memory_kit import MemoryNetwork
 
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.crypto.identity import Identity
@@ -42,6 +41,7 @@ from p2pfl.net.address import Address
 from p2pfl.net.limits import Limits
 from p2pfl.net.transport import Counters, Refusals
 from p2pfl.net.websocket import WebSocketTransport
+from tests.memory_kit import MemoryNetwork
 from tests.stats.desks import POLICY, made_ward
 from tests.stats.stats_world import asked, hospitals, surveyed
 from tests.stats.test_desk import log_of

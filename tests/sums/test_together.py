@@ -17,10 +17,9 @@ from p2pfl.features.sums.sessions import KeptSums, settings_of
 from p2pfl.features.sums.talk import CHANNEL, Piece, SumTalk
 from p2pfl.fleet.one_process import _with_keys
 from p2pfl.net.websocket import WebSocketTransport
+from tests.memory_kit import MemoryNetwork
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from memory_kit import MemoryNetwork
 from sum_sessions import open_talk
 
 

@@ -277,7 +277,7 @@ async def test_a_part_is_given_again_unless_others_may_have_it_in_a_sum(is_out, 
     total, given, refused = SumTalk.sum, [], []
 
     async def refuse_once(talk, label, values, terms):
-        is_it = label == "round 3" and talk is seen.rounds[1].sums.talk
+        is_it = label == "round 3" and talk is seen.rounds[1].talk
         if is_it:
             given.append(values.tobytes())
         if is_it and not refused:
@@ -329,7 +329,7 @@ async def test_a_wrong_part_spoils_a_sum_at_most(wrong, shared_ward, start, seen
     total, lies = SumTalk.sum, []
 
     async def lie(talk, label, values, terms):
-        is_lie = label == "round 3" and talk is seen.rounds[3].sums.talk and not lies
+        is_lie = label == "round 3" and talk is seen.rounds[3].talk and not lies
         lies.extend([1] * is_lie)
         return await total(talk, label, wrong if is_lie else values, terms)
 

@@ -162,7 +162,7 @@ class SumRounds(RoundsInStep):
         return self._alike.sums_after(self.course.settings.rounds or 0)
 
     def was_refused(self, ended: Refused) -> None:
-        if self.sums.talk.was_signed or ended.is_out:
+        if self.talk.was_signed or ended.is_out:
             self._given = None  # others may have a sum with this part: with other members it could tell of one
 
     def was_taken_over(self) -> None:
@@ -180,10 +180,10 @@ class SumRounds(RoundsInStep):
         # A number drawn anew beside them: rows are public, so that what is left of a refused sum may be summed again.
         salt = int.from_bytes(os.urandom(4), "little")
         samples = np.array([self.course.facts.samples, salt], "<u8")
-        numbers = WholeNumbers(low=0, high=MOST_ROWS, members=self.sums.members, shapes={"rows": (2,)})
+        numbers = WholeNumbers(low=0, high=MOST_ROWS, members=self.members, shapes={"rows": (2,)})
         done = await self.sum("rows", samples, numbers.terms("rows of all nodes"))
         if done is None:
-            await self.waiting.rest()
+            await self.state.rest()
             return
         rows = int(done.total[0])
         if not (0 < rows <= len(done.members) * MOST_ROWS and self.shared.fits(rows)):
@@ -201,19 +201,19 @@ class SumRounds(RoundsInStep):
         if given is None or given.place != self.state.place:
             given = self._given = await self._make_part()
         if given is None:
-            await self.waiting.rest()
+            await self.state.rest()
             return
-        self.course.phase = Phase.WAITING if self.waiting.has_rested_long else Phase.TRAINING
+        self.course.phase = Phase.WAITING if self.state.has_rested_long else Phase.TRAINING
         label = f"round {self.course.facts.rounds + 1}"
         done = await self.sum(label, given.words, self.terms_from(given.place))
         if done is None:
-            await self.waiting.rest()
+            await self.state.rest()
             return
         self._given = None
         if not self.shared.is_possible(done.total, len(done.members)):
             await self.refuse_spoiled(label)
             return
-        self.waiting.rested()
+        self.state.rested()
         before = self.shared.common
         model = self.shared.next_model(given.start, done.total, len(done.members), self.course.facts.rounds)
         if not await self.state.commit(given.start, replace(given.local, vector=model)):

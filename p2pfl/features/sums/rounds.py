@@ -16,31 +16,16 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from p2pfl.config.charter import federation_id
+from p2pfl.core import events
 from p2pfl.core.core import Course
-from p2pfl.core.events import (
-    Alarm,
-    Amended,
-    Bootstrap,
-    Bootstrapped,
-    CommitRound,
-    Effect,
-    Event,
-    Finish,
-    RoundCommitted,
-    RoundRefused,
-    RoundTrained,
-    SessionClosed,
-    SessionOpened,
-    StartRound,
-    StopRequested,
-)
 from p2pfl.core.settings import Facts, Phase, Settings
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums.arithmetic import Words
 from p2pfl.features.sums.messages import Refused, SumDone
-from p2pfl.features.sums.sessions import NodeSums
+from p2pfl.features.sums.sessions import SHARE_S, KeptSums, next_life, settings_of, sum_talk
+from p2pfl.features.sums.setup import FIRST_S
 from p2pfl.features.sums.standings import CHANNEL, Place, Standings, StandingsTalk, state_digest
 from p2pfl.features.sums.talk import CHANNEL as SUMS
 from p2pfl.learn.interface import LocalRound, Vector
@@ -104,7 +89,7 @@ class SummedFeature(Feature):
         return None
 
 
-Answer = RoundTrained | RoundRefused | RoundCommitted | Bootstrapped
+Answer = events.RoundTrained | events.RoundRefused | events.RoundCommitted | events.Bootstrapped
 ALL_DONE = "every round was done"
 
 
@@ -161,33 +146,33 @@ class SummedRounds(Course):
         self._answer = asyncio.get_running_loop().create_future()
         return self._answer
 
-    def handle(self, event: Event, now: float) -> list[Effect]:  # noqa: ARG002 - it keeps no time
+    def handle(self, event: events.Event, now: float) -> list[events.Effect]:  # noqa: ARG002 - it keeps no time
         facts = self.facts
         match event:
-            case RoundCommitted():
+            case events.RoundCommitted():
                 facts.version, facts.rounds, facts.samples = event.version, event.rounds, event.samples
                 facts.trained = event.rounds
                 self.failed_rounds += event.failed
                 self._give(event)
-            case RoundTrained() | RoundRefused() | Bootstrapped():
+            case events.RoundTrained() | events.RoundRefused() | events.Bootstrapped():
                 self._give(event)
-            case SessionOpened():
+            case events.SessionOpened():
                 self._open[event.peer] = event.session
-            case SessionClosed():
+            case events.SessionClosed():
                 if self._open.get(event.peer) == event.session:
                     del self._open[event.peer]
-            case Amended():
+            case events.Amended():
                 text = "the members have changed: nodes whose rounds are sums follow once they are started again"
-                return [Alarm(kind="members-changed", peer=None, text=text, notice=True)]
-            case StopRequested():
+                return [events.Alarm(kind="members-changed", peer=None, text=text, notice=True)]
+            case events.StopRequested():
                 return self.finish()
             case _:
                 pass  # of gossip nothing is done
         return []
 
-    def finish(self) -> list[Effect]:
+    def finish(self) -> list[events.Effect]:
         self.phase = Phase.FINISHED
-        return [Finish()]
+        return [events.Finish()]
 
     def _give(self, event: Answer) -> None:
         waiting, self._answer = self._answer, None
@@ -227,8 +212,18 @@ class AlikeState:
         raise NotImplementedError
 
 
+REST_S, MOST_REST_S = 0.5, 30.0
+"""The rest after a refused sum: at first, and at most."""
+TELL_S = 15.0
+"""How long a wait lasts before it is told, and told again."""
+
+
 class CommonState:
-    """`life` is the number of this start of the node."""
+    """The state that this node has in common with others, and what it waits for: in words `whom`, empty: for nothing.
+
+    `life` is the number of this start of the node. `tried_s` is how long the latest refused sum was tried: a rest is no
+    longer, or nodes that try at different times would not meet.
+    """
 
     def __init__(
         self, node: NodeView, course: SummedRounds, alike: AlikeState, standings: Standings, *, life: int
@@ -239,6 +234,8 @@ class CommonState:
         """How often a state of others was taken over."""
         self.slowest_s, self._told_at = 0.0, 0.0
         """The longest time from one state of this node to the next."""
+        self._rest_s = REST_S
+        self.whom, self.tried_s = "", 0.0
 
     @property
     def place(self) -> Place:
@@ -281,7 +278,7 @@ class CommonState:
         )
         await self.look(lambda engine: engine.outcomes.put((model, local)))
         answer = self.course.answer()
-        self._node.carry_out([Bootstrap(peers=(), rounds=max(0, rounds - 1))])
+        self._node.carry_out([events.Bootstrap(peers=(), rounds=max(0, rounds - 1))])
         await answer
         self.course.facts.rounds = self.course.facts.trained = max(0, rounds - 1)
         if rounds > 0:  # before the first round nothing is kept besides the model
@@ -294,12 +291,12 @@ class CommonState:
         whole = replace(local, local=learner.local_state())
         await self.look(lambda engine: engine.outcomes.put((start, whole)))
         answer = self.course.answer()
-        commit = CommitRound(
+        commit = events.CommitRound(
             version=facts.version + 1, trained=True, rho=1.0, elapsed_s=0.0, least_samples=facts.samples, at_once=True
         )
         self._node.carry_out([commit])
         event = await answer
-        return isinstance(event, RoundCommitted) and not event.failed
+        return isinstance(event, events.RoundCommitted) and not event.failed
 
     def is_behind(self) -> bool:
         return self.next_place() is not None
@@ -320,23 +317,6 @@ class CommonState:
         self._node.thread.jobs.put(Look(look))
         return await found
 
-
-REST_S, MOST_REST_S = 0.5, 30.0
-"""The rest after a refused sum: at first, and at most."""
-TELL_S = 15.0
-"""How long a wait lasts before it is told, and told again."""
-
-
-class RoundWaiting:
-    """`whom` is what the node waits for, in words; empty: for nothing. `tried_s` is how long the latest refused sum was
-    tried: a rest is no longer, or nodes that try at different times would not meet.
-    """
-
-    def __init__(self, node: NodeView, course: SummedRounds, state: CommonState) -> None:
-        self._node, self._course, self._state = node, course, state
-        self._rest_s = REST_S
-        self.whom, self.tried_s = "", 0.0
-
     def names(self, members: Iterable[int], without: Container[int] = ()) -> str:
         there = {member.index: member.name for member in self._node.setup().federation.present}
         return ", ".join(there[member] for member in members if member in there and member not in without)
@@ -348,7 +328,7 @@ class RoundWaiting:
     async def rest(self) -> None:
         """Wait a little, longer each time; not once the others are ahead."""
         rest_s, self._rest_s = self._rest_s, min(2 * self._rest_s, MOST_REST_S)
-        await self.until(self._state.is_behind, lambda: "others", max(REST_S, min(rest_s, self.tried_s)))
+        await self.until(self.is_behind, lambda: "others", max(REST_S, min(rest_s, self.tried_s)))
 
     def rested(self) -> None:
         """The next rest is a short one again."""
@@ -363,13 +343,13 @@ class RoundWaiting:
             if left <= 0:
                 return False
             if limit_s is None:
-                self._course.phase, self.whom = Phase.WAITING, for_whom()
+                self.course.phase, self.whom = Phase.WAITING, for_whom()
                 if now >= told + TELL_S:
                     told = now
                     notice.info("waiting for %s", self.whom)
-            self._state.talk.news.clear()
+            self.talk.news.clear()
             try:
-                await asyncio.wait_for(self._state.talk.news.wait(), min(left, 1.0))
+                await asyncio.wait_for(self.talk.news.wait(), min(left, 1.0))
             except TimeoutError:
                 continue
         self.whom = ""
@@ -390,12 +370,16 @@ class RoundsInStep(Attached):
     ) -> None:
         """`numbers` are further ones of `SumSettings`."""
         self._node, self.course = node, course
-        self.sums = NodeSums(node, colluders=colluders, **numbers)
         setup = node.setup()
+        folder, self.members = setup.node.state_dir, len(setup.federation.members)
+        settings = settings_of(
+            setup.federation, setup.member.index, life=next_life(folder), colluders=colluders, **numbers
+        )
+        kept, wait_s = KeptSums(folder, settings.members), FIRST_S + SHARE_S * self.members
+        self.talk = sum_talk(settings, setup.identity, kept, node.say, first_wait_s=wait_s, alarm=node.alarm)
         self._id = federation_id(setup.federation)
         standings = Standings(setup.federation, self._id, setup.identity, setup.member.index, colluders + 1)
-        self.state = CommonState(node, course, alike, standings, life=self.sums.life)
-        self.waiting = RoundWaiting(node, course, self.state)
+        self.state = CommonState(node, course, alike, standings, life=settings.life)
         self._refused = 0
         self._latest: tuple[int, ...] = ()
 
@@ -425,41 +409,39 @@ class RoundsInStep(Attached):
 
     def channels(self) -> tuple[HandledChannel, ...]:
         return (
-            HandledChannel(channel=SUMS, handler=self.sums.talk, guards=True),
+            HandledChannel(channel=SUMS, handler=self.talk, guards=True),
             HandledChannel(channel=CHANNEL, handler=self.state.talk, guards=True),
         )
 
     def status(self) -> Mapping[str, Any]:
         figures = {"members_in_the_latest_sum": len(self._latest), "members_needed": self.least}
         figures |= {"sums": self.course.exchanges, "refused": self._refused}
-        return figures | {"fetched": self.state.fetched, "waits_for": self.waiting.whom or None}
+        return figures | {"fetched": self.state.fetched, "waits_for": self.state.whom or None}
 
     async def run(self) -> None:
         self.state.alike.recall()
         await self.state.tell()
         if not self.is_done:
-            await self.waiting.until(self._are_enough, self._missing_in_words)
+            await self.state.until(self._are_enough, self._missing_in_words)
         while not self.course.is_over and not self.is_done:
             place = self.state.next_place()
             if place is not None:
                 if await self.state.take_over(place):
                     self.was_taken_over()
             elif self.course.halted_by:
-                if not await self.waiting.until(
+                if not await self.state.until(
                     self.state.is_behind, lambda: "the others, as it gives no part", self._patience_s
                 ):
                     break
-            elif not self.sums.talk.is_member:
+            elif not self.talk.is_member:
                 # What it gave now would be given in vain.
-                await self.waiting.until(
-                    lambda: self.state.is_behind() or self.sums.talk.is_member, self._setup_in_words
-                )
+                await self.state.until(lambda: self.state.is_behind() or self.talk.is_member, self._setup_in_words)
             else:
                 await self.step()
         await self._end()
 
     async def farewell(self, *, hasty: bool) -> None:  # noqa: ARG002 - there is nothing to wait for
-        self.sums.talk.close()
+        self.talk.close()
 
     # -- rounds -------------------------------------------------------------------------------------------------------
 
@@ -468,15 +450,15 @@ class RoundsInStep(Attached):
         course = self.course
         course.phase = Phase.TRAINING
         answer = course.answer()
-        self._node.carry_out([StartRound(index=course.facts.rounds, accompanied=True)])
+        self._node.carry_out([events.StartRound(index=course.facts.rounds, accompanied=True)])
         event = await answer
-        if isinstance(event, RoundRefused):
+        if isinstance(event, events.RoundRefused):
             if event.for_good:
                 course.halted_by = event.why
                 self._node.alarm("budget-spent" if event.planned else "no-part", None, event.why)
             return None
         outcome = await self.state.look(lambda engine: engine.outcomes.get_nowait())
-        if not isinstance(event, RoundTrained) or outcome is None:
+        if not isinstance(event, events.RoundTrained) or outcome is None:
             self._node.alarm("no-part", None, "its training failed, so that it has no part of this round")
             return None
         return outcome
@@ -487,18 +469,18 @@ class RoundsInStep(Attached):
 
     async def sum(self, label: str, words: Words, terms: bytes, **asked: Any) -> SumDone | None:
         """Sum with the others; None if that was refused. `asked` as of `SumTalk.sum`."""
-        self.waiting.whom, self.sums.talk.was_signed = f"the sum of {label}", False
+        self.state.whom, self.talk.was_signed = f"the sum of {label}", False
         began = time.monotonic()
-        ended = await self.sums.talk.sum(label, words, terms, **asked)
-        self.waiting.whom = ""
+        ended = await self.talk.sum(label, words, terms, **asked)
+        self.state.whom = ""
         if isinstance(ended, Refused):
-            self.waiting.tried_s = time.monotonic() - began
+            self.state.tried_s = time.monotonic() - began
             self._refused += 1
             self.course.phase = Phase.WAITING
             self.was_refused(ended)
             self.state.standings.refused()
             if not self.state.is_behind():
-                missing = self.waiting.names(ended.missing)
+                missing = self.state.names(ended.missing)
                 text = f"{label}: {ended.reason}; missing: {missing}" if missing else f"{label}: {ended.reason}"
                 self._node.alarm("sum-refused", None, text)
             return None
@@ -510,7 +492,7 @@ class RoundsInStep(Attached):
     async def refuse_spoiled(self, label: str) -> None:
         """Leave a sum out that no right parts can have; all who got it do."""
         self._node.alarm("sum-spoiled", None, f"{label}: no right parts have such a sum, so a member's part was wrong")
-        await self.waiting.rest()
+        await self.state.rest()
 
     # -- waiting and ending -------------------------------------------------------------------------------------------
 
@@ -518,11 +500,11 @@ class RoundsInStep(Attached):
         return len(self.state.standings.latest) >= self.least
 
     def _missing_in_words(self) -> str:
-        missing = self.waiting.names(range(self.sums.members), without=self.state.standings.latest)
+        missing = self.state.names(range(self.members), without=self.state.standings.latest)
         return f"{self.least - len(self.state.standings.latest)} more of {missing}: {self.least} must give their parts"
 
     def _setup_in_words(self) -> str:
-        missing = self.waiting.names(range(self.sums.members), without=self.sums.talk.came)
+        missing = self.state.names(range(self.members), without=self.talk.came)
         return f"a set-up of sums; without keys yet: {missing}" if missing else "a set-up of sums"
 
     @property
@@ -541,5 +523,5 @@ class RoundsInStep(Attached):
         def are_through() -> bool:
             return members <= self.state.standings.who(lambda place: place.sums >= self.sums_in_all)
 
-        await self.waiting.until(are_through, lambda: "the others", course.settings.linger_s)
+        await self.state.until(are_through, lambda: "the others", course.settings.linger_s)
         self._node.carry_out(course.finish())

@@ -20,9 +20,7 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.sums.messages import SumSettings, quorum
 from p2pfl.features.sums.protocol import Sums
-from p2pfl.features.sums.setup import FIRST_S
 from p2pfl.features.sums.talk import SendMessage, SumTalk
-from p2pfl.node.feature import NodeView
 from p2pfl.storage.disk import create_file, lock_folder, replace_file, storage_errors, truncate_file, write_all
 
 FILE_NAME = "sums"
@@ -200,16 +198,3 @@ def sum_talk(
     """This node's part in sums. `first_wait_s` is how long to wait before anything was measured."""
     sums = Sums(settings, identity, draw=os.urandom, past=kept.past, first_wait_s=first_wait_s)
     return SumTalk(sums, say, keep=kept.add, alarm=alarm)
-
-
-class NodeSums:
-    """The sums of a node that learns, over its own sessions: `talk` is the handler of the channel `sums/1`."""
-
-    def __init__(self, node: NodeView, **numbers: int) -> None:
-        """`numbers` as of `SumSettings`. Raises StorageError: what was kept there is damaged, or the disk refuses."""
-        setup = node.setup()
-        folder, self.members = setup.node.state_dir, len(setup.federation.members)
-        self.life = next_life(folder)
-        settings = settings_of(setup.federation, setup.member.index, life=self.life, **numbers)
-        kept, wait_s = KeptSums(folder, settings.members), FIRST_S + SHARE_S * self.members
-        self.talk = sum_talk(settings, setup.identity, kept, node.say, first_wait_s=wait_s, alarm=node.alarm)

@@ -294,21 +294,21 @@ class TreeRounds(RoundsInStep):
     async def step(self) -> None:
         growth, members = self.learner.growth, self._members
         if self._own not in members:
-            await self.waiting.until(self.state.is_behind, lambda: "the others' trees, which began without this node")
+            await self.state.until(self.state.is_behind, lambda: "the others' trees, which began without this node")
             return
         if self._begun is None:
             self._begun = await self.train()
         if self._begun is None:
-            await self.waiting.rest()
+            await self.state.rest()
             return
-        self.course.phase = Phase.WAITING if self.waiting.has_rested_long else Phase.TRAINING
+        self.course.phase = Phase.WAITING if self.state.has_rested_long else Phase.TRAINING
         part = await asyncio.to_thread(growth.next_part)
         if not self.grown.is_kept:
             self.grown.write()  # from now on this node's rows may not change
         numbers = numbers_of(part.arrays, -part.bound, part.bound, len(members))
         done = await self.sum(part.label, numbers.encode(part.arrays), self._terms(part), data=part.data, only=members)
         if done is None:
-            await self.waiting.rest()
+            await self.state.rest()
             return
         try:
             await asyncio.to_thread(growth.take, numbers.decode(done.total, len(members)), len(members))
@@ -319,7 +319,7 @@ class TreeRounds(RoundsInStep):
         except UserError as error:
             error.file = error.file or str(self._node.setup().federation.path)
             raise
-        self.waiting.rested()
+        self.state.rested()
         self.grown.members = members
         await self._keep(*self._begun)
         await self.state.tell()
@@ -345,7 +345,7 @@ class TreeRounds(RoundsInStep):
 
     def _missing_in_words(self) -> str:
         missing = self._members - self.state.standings.latest.keys()
-        names = self.waiting.names(sorted(missing))
+        names = self.state.names(sorted(missing))
         return f"{len(missing)} more of {names}: all {len(self._members)} must give their parts"
 
     async def _end(self) -> None:

@@ -19,8 +19,8 @@ ward, start = _kit.ward, _kit.start
 @pytest.fixture
 def hasty(monkeypatch):
     """Wait less for members that are missing."""
-    monkeypatch.setattr("p2pfl.features.sums.sessions.FIRST_S", 0.5)
-    monkeypatch.setattr("p2pfl.features.sums.sessions.SHARE_S", 0.0)
+    monkeypatch.setattr("p2pfl.features.sums.rounds.FIRST_S", 0.5)
+    monkeypatch.setattr("p2pfl.features.sums.rounds.SHARE_S", 0.0)
 
 
 def crash_at(monkeypatch, owner, name, index, when, *, after):

@@ -45,9 +45,6 @@ def stream(seed: int, purpose: str, *path: int | str) -> Random:
     """Return a stream of random numbers for a purpose. In `path`, the number 1 and the string "1" are different
     names.
     """
-    named = "".join(f"{len(part)}:{part}" for part in (str(seed), purpose, *map(_named, path)))
+    parts = (str(seed), purpose, *(f"i{part}" if isinstance(part, int) else f"s{part}" for part in path))
+    named = "".join(f"{len(part)}:{part}" for part in parts)
     return Random(int.from_bytes(hashlib.blake2b(named.encode(), digest_size=32, person=b"p2pfl-sim").digest(), "big"))
-
-
-def _named(part: int | str) -> str:
-    return f"i{part}" if isinstance(part, int) else f"s{part}"

@@ -189,11 +189,7 @@ def _require_here(federation: FederationConfig) -> None:
 
 
 def _require_flawless(federation: FederationConfig) -> None:
-    """Find every mistake on which all nodes would fail, or wait in vain: the part of `p2pfl check` that does not need
-    torch.
-
-    Raises ExceptionGroup of UserErrors.
-    """
+    """Find what all nodes would fail on, as far as that needs no torch. Raises ExceptionGroup of UserErrors."""
     found = Inspected(federation, [])
     for one in checks_of(MixingCheck()):
         one.before_launch(found)
@@ -391,9 +387,7 @@ def demo(
 
 
 def _find_attackers(nodes: int, byzantine: int, attack: str | None) -> Attackers | None:
-    """Return the attackers, or None if the options ask for none. Raises UserError: the options contradict each
-    other.
-    """
+    """Return the attackers, or None if no option asks for any. Raises UserError: the options contradict each other."""
     if not byzantine and attack is None:
         return None
     if not byzantine:

@@ -69,9 +69,7 @@ def be_node(
     form: Form,
     maker: Callable[[], Callable[..., Application]] | None = None,
 ) -> NoReturn:
-    """Run the node and exit the process. `maker`, called once thread limits are set, may supply another
-    `Application`.
-    """
+    """Run the node and exit the process. `maker`, called with thread limits set, may supply another `Application`."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node installs its own handlers
     log_to_stderr(f"%(asctime)s {name} %(levelname)s %(message)s", logging.WARNING, "%H:%M:%S")
     logging.getLogger("p2pfl").setLevel(logging.INFO if verbose else logging.WARNING)
@@ -87,7 +85,7 @@ def be_node(
     if not prepared(described, node, launched=launched):
         _leave(STOPPED)
     setup = read_setup(described, node)
-    write = _write_json if form == "json" else _Text()
+    write = _Text() if form == "table" else lambda line: PRINTER.put(msgspec.json.encode(line).decode())
     make = Application if maker is None else maker()
     try:
         result = asyncio.run(run_node(setup, on_line=write, launched=launched, make=make))
@@ -114,14 +112,8 @@ def _be_modest(node: NodeConfig) -> None:
         os.nice(node.nice)
 
 
-def _write_json(line: NodeLine) -> None:
-    PRINTER.put(msgspec.json.encode(line).decode())
-
-
 class _Text:
-    """Prints lines for people: all of them on a terminal; elsewhere, such as in a service's journal, one every ten
-    seconds.
-    """
+    """Prints lines for people: all on a terminal; elsewhere, such as in a journal, one every ten seconds."""
 
     def __init__(self) -> None:
         self.quiet_until = float("-inf")
@@ -156,9 +148,7 @@ def _in_words(line: NodeLine) -> str:
 
 
 class _Printer(threading.Thread):
-    """Prints in a separate thread, so that a reader that does not read cannot block the node. Lines are then
-    dropped.
-    """
+    """Prints in a separate thread, so that a reader that does not read cannot block the node: lines are dropped."""
 
     def __init__(self) -> None:
         super().__init__(name="print", daemon=True)

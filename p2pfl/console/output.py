@@ -348,7 +348,7 @@ def table_console() -> Console:
 
     console = Console(file=sys.stdout, markup=False, highlight=False)
     if not console.is_terminal:
-        console = Console(file=sys.stdout, markup=False, highlight=False, width=PIPE_WIDTH)
+        console.width = PIPE_WIDTH
     return console
 
 

@@ -223,7 +223,11 @@ def settings() -> Iterator[str]:
     yield from ("### [[node]]", "", "Once for each member.")
     yield from keys(model.MEMBER, model.Member, {}, ("name", "key"))
     yield from ("## node.toml", "", "Each node has its own file. Paths are relative to it.", "")
-    node = defaults_of(model.NodeConfig) | {"listen": "`0.0.0.0`, with the port of the node's address"}
+    node = (
+        defaults_of(model.NodeConfig)
+        | defaults_of(model.Compute)
+        | {"listen": "`0.0.0.0`, with the port of the node's address"}
+    )
     yield from ("### [node]", *keys(model.NODE, model.NodeConfig, node))
     network = {"discovery": "that of federation.toml"}
     yield from ("### [network]", *keys(model.OWN_NETWORK, model.NodeConfig, network))

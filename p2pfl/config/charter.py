@@ -41,7 +41,7 @@ def sections(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
     """Return (name, 32-byte hash) for each shared section, always in the same order."""
     head: dict[str, Any] = {"name": federation.name, "seed": federation.seed}
     if federation.admin:
-        head["admin"] = _admin(federation)
+        head["admin"] = sorted(key.hex() for key in federation.admin)
     contents: dict[str, Any] = {
         "federation": head,
         "task": {"name": federation.task.name, "options": federation.task.options},
@@ -54,10 +54,8 @@ def sections(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
 
 
 def keys(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
-    """Return (name, 32-byte hash) for each key on which both ends must agree, always in the same order.
-
-    These are keys such as `training.rounds`, so that two nodes can name what differs. The members, the graph and a
-    task's options have no fixed keys, and count as one each.
+    """Return (name, 32-byte hash) for each key on which both ends must agree, always in the same order, so that they
+    can name what differs. The members, the graph and a task's options have no fixed keys, and count as one each.
     """
     contents: dict[str, Any] = {
         "federation.name": federation.name,
@@ -66,7 +64,7 @@ def keys(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
         "task.options": federation.task.options,
         **_by_key("training", _training(federation, named=True)),
         **_by_key("gossip", counting(federation.gossip)),
-        **({"federation.admin": _admin(federation)} if federation.admin else {}),
+        **({"federation.admin": sorted(key.hex() for key in federation.admin)} if federation.admin else {}),
         **_membership(federation),
         **({} if federation.privacy is None else _by_key("privacy", counting(federation.privacy))),
     }
@@ -98,10 +96,6 @@ def _training(federation: FederationConfig, *, named: bool = False) -> dict[str,
     if federation.admin:
         del found["rounds"]
     return found
-
-
-def _admin(federation: FederationConfig) -> list[str]:
-    return sorted(key.hex() for key in federation.admin)
 
 
 def _membership(federation: FederationConfig) -> dict[str, Any]:
@@ -251,10 +245,8 @@ def signed(charter: Charter, signer: bytes, sign: Callable[[bytes], bytes]) -> C
 
 
 def edition_of(raw: bytes) -> Edition:
-    """Read which edition this charter claims to be. This is cheap, and nothing is checked. Raises CharterError: it is
-    not a charter.
-
-    If the edition is not newer than our own, no further checks are needed.
+    """Read which edition this charter claims to be; nothing else is checked, so that an old one costs little. Raises
+    CharterError: it is not a charter.
     """
     *_, statement = _split(raw)
     try:
@@ -278,9 +270,8 @@ def _split(raw: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def unpack(raw: bytes, *, admin: Sequence[bytes], realm: bytes) -> Charter:
-    """Decode and check the charter in `raw`; only whether it is new remains to be checked.
-
-    Raises CharterError: it is too large, truncated, forged, for another federation, or contradicts itself.
+    """Decode and check the charter in `raw`; only whether it is new remains to be checked. Raises CharterError: it is
+    too large, truncated, forged, for another federation, or contradicts itself.
     """
     signer, signature, statement = _split(raw)
     check_signature(signer, signature, _digest(statement), admin)
@@ -427,9 +418,7 @@ def amended(federation: FederationConfig, charter: Charter) -> FederationConfig:
 
 
 def compacted(federation: FederationConfig) -> FederationConfig:
-    """Return the federation without removed members, and the others renumbered: for figures, and for runs that start
-    afresh.
-    """
+    """Return the federation without removed members, the others renumbered: for figures, and for new runs."""
     if len(federation.present) == len(federation.members):
         return federation
     index = {member.index: place for place, member in enumerate(federation.present)}

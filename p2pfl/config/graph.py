@@ -142,10 +142,8 @@ SHOWN = 20
 
 
 def read_edges(tables: Any, members: Sequence[Member], edges: Edges, mistakes: Mistakes) -> dict[Edge, str]:
-    """Read the compressor of each edge that has a table, in the file's order.
-
-    Names are looked up only if there are members, and edges only if there are any: otherwise the file has worse
-    mistakes.
+    """Read the compressor of each edge that has a table, in the file's order. Names are looked up only if there are
+    members, and edges only if there are any: otherwise the file has worse mistakes.
     """
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         mistakes.add("must be a list of tables", "edge", None, "[[edge]] once for each edge")
@@ -195,16 +193,11 @@ def _listed(names: Iterable[str]) -> str:
 
 
 FARTHEST = 32
-"""Nodes up to this many hops apart wait for each other to start; each further hop would cost one more message on every
-edge.
-"""
+"""Nodes so many hops apart wait for each other to start; each further hop costs a message on every edge."""
 
 
 def rule_of(federation: FederationConfig) -> Rule | None:
-    """Return the robust profile's rule, or None in the conservative profile.
-
-    Raises UserError: it is the user's own and cannot be imported.
-    """
+    """Return the rule of the robust profile, else None. Raises UserError: the user's own cannot be imported."""
     return make_rule(federation.gossip.rule, federation.path.parent)
 
 
@@ -267,9 +260,7 @@ def hops(federation: FederationConfig, member: int) -> int:
 
 
 def all_hops(federation: FederationConfig) -> list[int]:
-    """Compute `hops` for every member: the set of nodes reached, as the bits of a number, is joined with the
-    neighbors' sets hop by hop.
-    """
+    """Compute `hops` of all: sets of nodes reached, as bits of numbers, are joined with the neighbors', hop by hop."""
     neighbors = _neighbors(federation)
     reached, depth = [1 << node for node in range(len(neighbors))], [1] * len(neighbors)
     for hop in range(1, FARTHEST + 1):

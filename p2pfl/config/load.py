@@ -61,9 +61,7 @@ def federation_mistakes(path: Path | str) -> list[UserError]:
 
 
 def read_federation(path: Path | str) -> tuple[FederationConfig | None, list[UserError]]:
-    """Read the federation and its mistakes. The federation is None if there is a worse mistake than a disconnected
-    graph.
-    """
+    """Read the federation and its mistakes; it is None if one is worse than a disconnected graph."""
     file = federation_file(path)
     try:
         document = read_document(file)
@@ -242,20 +240,14 @@ def node_file(federation: FederationConfig, name: str) -> Path:
 
 
 def load_node(path: Path | str, federation: FederationConfig, name: str | None = None) -> NodeConfig:
-    """Load the node file at `path`, or in the folder `path`; if there is none, use defaults only.
-
-    `name` says which member it is for; by default that is the name of its folder.
-
-    Raises UserError: the first mistake in the file, or there is no member of that name; `node_mistakes` returns all
-    mistakes.
+    """Load the node file at `path`, or in that folder, or defaults if there is none, of the member `name`: by default
+    that of the folder. Raises UserError: the first mistake, or there is no such member; `node_mistakes` has all.
     """
     return _first(*_read_node(Path(path), federation, name))
 
 
 def load_stranger(path: Path | str, name: str) -> NodeConfig:
-    """Load the file of a node with that name, whether or not it is a member yet. Raises UserError: there is a mistake
-    in it.
-    """
+    """Load the file of a node that may not be a member yet. Raises UserError: there is a mistake in it."""
     return _first(*_read_node(Path(path), None, name))
 
 
@@ -304,6 +296,8 @@ def _node(
         data = {}
     unknown_keys({"reload_s": data.pop("reload_s")} if "reload_s" in data else {}, "data.", (), mistakes)
     values = read_table(document.get("node", {}), "node.", model.NODE, mistakes)
+    computed = {key: values.pop(key) for key in model.COMPUTE if key in values}
+    values["compute"] = model.Compute(file=mistakes.file, **computed)
     values.setdefault("listen", f"0.0.0.0:{port_of(member.address) if member.address else 0}")
     network = read_table(document.get("network", {}), "network.", model.OWN_NETWORK, mistakes)
     values["discovery"] = network.pop("discovery", federation is not None and federation.discovery)
@@ -316,8 +310,8 @@ def _node(
     values["network"] = _own_network(network, folder, mistakes)
     for key in ("key_file", "state_dir", "checkpoint_dir"):
         values[key] = folder / Path(values.get(key, NodeConfig.__dataclass_fields__[key].default)).expanduser()
-    stats = read_stats(document.get("stats"), mistakes)
-    return NodeConfig(path=mistakes.file, name=member.name, data=data, stats=stats, **values)
+    values["stats"] = read_stats(document.get("stats"), mistakes)
+    return NodeConfig(path=mistakes.file, name=member.name, data=data, **values)
 
 
 def _own_network(values: dict[str, Any], folder: Path, mistakes: Mistakes) -> OwnNetwork:

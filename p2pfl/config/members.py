@@ -78,10 +78,7 @@ ROW: Kinds = {**MEMBER, "retired": tables.flag()}
 
 
 def read_members_file(path: Path, federation: FederationConfig, mistakes: Mistakes) -> Charter | None:
-    """Read the charter in a file. If it is not a charter, return None and add the reasons to `mistakes`.
-
-    Raises UserError: the file cannot be read at all.
-    """
+    """Read the charter in a file; None if it is none, with the reasons in `mistakes`. Raises UserError: unreadable."""
     document = read_document(path)
     before = len(mistakes.found)
     rows = document.pop("member", [])
@@ -174,10 +171,7 @@ class Contact(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
 
 
 class Invite(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """An invite. `federation` is the federation id, `code` the hash of the user's own code (`code_digest`).
-
-    `until` is its expiry in seconds since 1970.
-    """
+    """An invite. `federation` is its id, `code` the hash of the user's own code, `until` in seconds since 1970."""
 
     federation: _Hash
     code: _Hash

@@ -34,10 +34,8 @@ def usual_method(rule: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConfig:
-    """The task. `name` is a built-in task, `file.py:object` (relative to the federation file) or
-    `package.module:object`.
-
-    `options` are the remaining keys of `[task]`; the task itself validates them.
+    """The task. `name` is a built-in one, `file.py:object` (relative to the federation file) or
+    `package.module:object`, `options` the remaining keys of `[task]`, which the task itself validates.
     """
 
     name: str = "digits"
@@ -201,13 +199,9 @@ class FederationConfig:
     notices: tuple[str, ...] = ()
     """Remarks about a file that is valid as it is, such as a key that has been renamed."""
     edge_compressors: Mapping[tuple[int, int], str] = field(default_factory=dict)
-    """The compressors of edges (i, j), i < j, that have their own tables, in file order; others use
-    `gossip.compressor`.
-    """
+    """The compressors of edges (i, j), i < j, with tables of their own; others use `gossip.compressor`."""
     edge_weights: Mapping[tuple[int, int], float] = field(default_factory=dict)
-    """The mixing weights of all edges (i, j), i < j, if the graph's file has weights; otherwise empty, and the degrees
-    decide.
-    """
+    """The mixing weights of all edges (i, j), i < j; empty if the graph's file has none, and the degrees decide."""
     admin: tuple[bytes, ...] = ()
     """The public keys (32 bytes) of those who may change the members; if empty, nobody may while nodes run."""
     founders: tuple[bytes, ...] = ()
@@ -225,9 +219,7 @@ class FederationConfig:
 
     @property
     def method(self) -> str:
-        """Return the spec of the learning method, by default the usual one for the rule; `plain` where all rounds are
-        sums.
-        """
+        """Return the spec of the learning method: by default the rule's usual one, `plain` where rounds are sums."""
         return self.training.method or ("plain" if self.in_step_by else usual_method(self.gossip.rule))
 
     @property
@@ -376,11 +368,7 @@ class NodeConfig:
     snapshot_s: float = setting(60.0, number(0, above=True), "seconds between two snapshots of the state")
     threads: int = setting(1, whole(1, 1024), "processor threads for training")
     nice: int = setting(0, whole(0, 19), "how much the node yields to other programs; 19 yields to everything else")
-    device: str = "cpu"
-    """This and the next three are as in `Compute`."""
-    precision: str = "float32"
-    micro_batch_size: int | None = None
-    compile: bool = False
+    compute: Compute = field(default_factory=Compute)
     checkpoint_dir: Path = setting(Path("checkpoints"), text(), "folder of the checkpoints")
     checkpoint_every: int = setting(
         0, whole(0), "rounds between two model files as `p2pfl export` writes them; 0: none"
@@ -399,11 +387,6 @@ class NodeConfig:
     relay_token: Path | None = None
     """The file with the token that opens the relays; None if tickets do."""
     network: OwnNetwork = field(default_factory=OwnNetwork)
-
-    @property
-    def compute(self) -> Compute:
-        own = {key: getattr(self, key) for key in ("device", "precision", "micro_batch_size", "compile")}
-        return Compute(file=self.path, **own)
 
 
 TABLES = ("federation", "task", "training", "gossip", "privacy", "network", "node", "edge")
@@ -442,12 +425,9 @@ EDGE: Kinds = {
     "compressor": GOSSIP["compressor"].key("the compressor on this edge, instead of the one in [gossip]"),
 }
 
-_OWN, _COMPUTED = kinds_of(NodeConfig), kinds_of(Compute)
-NODE: Kinds = {
-    name: kind
-    for name in NodeConfig.__dataclass_fields__
-    if (kind := _OWN.get(name) or _COMPUTED.get(name)) is not None
-}
+COMPUTE: Kinds = kinds_of(Compute)
+_OWN = {name: {name: kind} for name, kind in kinds_of(NodeConfig).items()} | {"compute": COMPUTE}
+NODE: Kinds = {key: kind for name in NodeConfig.__dataclass_fields__ for key, kind in _OWN.get(name, {}).items()}
 
 
 def needed_features(federation: FederationConfig) -> dict[str, str]:

@@ -156,14 +156,12 @@ def _require(part: str, holds: bool, what: str) -> None:  # noqa: FBT001 - reads
 
 
 RECORD, MEMBER = "record", "member"
-UNITS = (RECORD, MEMBER)
 PRV, RDP = "prv", "rdp"
 PRIVATE, PUBLIC = "private", "public"
 SHARED = "shared"
 """The value of `noise` with which all nodes together add the noise of one trusted center."""
 MOST_EPSILON = 1000.0
 MOST_NOISE = 1000.0
-USUAL_RATE = 0.2
 MISSING_PART = 8
 """Without `least`, one in this many members may be missing from a sum, and one in any case where there are four."""
 
@@ -182,7 +180,9 @@ class PrivacyConfig:
     """The promise. One of `epsilon` and a number `noise` is given; the other follows from rounds and rows."""
 
     unit: str = setting(
-        RECORD, tables.choice(*UNITS), "protects single rows of a node (record), or all its rows together (member)"
+        RECORD,
+        tables.choice(RECORD, MEMBER),
+        "protects single rows of a node (record), or all its rows together (member)",
     )
     epsilon: float | None = setting(
         None,
@@ -217,7 +217,7 @@ class PrivacyConfig:
         "public: the common test set is not private, and scores on it are shown",
     )
     rate: float = setting(
-        USUAL_RATE,
+        0.2,
         number(0, 1, above=True),
         "shared noise, unit record: the chance of each row to be in a round",
         counts=CHANGED,

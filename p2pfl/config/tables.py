@@ -34,9 +34,7 @@ PROXY = re.compile(
 )
 HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
 MOST_CHARACTERS = 2 << 20
-"""The most characters in a TOML file: 10,000 members with the longest realistic names and addresses need 1.7
-million.
-"""
+"""The most characters in a TOML file: 10,000 members with long names and addresses need 1.7 million."""
 MOST_PARTS = 8
 """The most parts in a dotted key: the parser's time is quadratic in them, and reaches minutes at 100,000."""
 _PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""

@@ -87,9 +87,7 @@ def node_text(
     compute: Mapping[str, str] | None = None,
     data: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return a member's node file. With `reachable`, it listens for other machines. `compute` may set device and
-    precision, `data` is its `[data]` table.
-    """
+    """Return a node file: `reachable` from other machines, with device and precision (`compute`) and `[data]`."""
     port = None if member.address is None else port_of(member.address)
     listen = _ANYWHERE if port is None else (_REACHABLE if reachable else _LOCAL).format(port=port)
     lines = {key: f'{key} = "{value}"' if (value := (compute or {}).get(key)) else off for key, off in _COMPUTE.items()}
@@ -301,9 +299,7 @@ task = Task(model=model, data=data)  # cross entropy and accuracy, unless loss= 
 
 
 def successor(federation: FederationConfig) -> Charter:
-    """Keep the members and the graph and increase the version; this also makes the first charter of a federation
-    without one.
-    """
+    """Keep members and graph and increase the version; the first charter of a federation is made so, too."""
     edition = federation.edition
     return Charter(
         realm=realm_of(federation),
@@ -335,10 +331,8 @@ def without_member(federation: FederationConfig, name: str) -> Charter:
 
 
 def with_replacement(federation: FederationConfig, *, name: str, key: bytes, address: str | None) -> Charter:
-    """Replace the key of a name; the neighbors stay the same. Raises UserError: there is no such member, or the key is
-    taken.
-
-    Without an `address` it keeps the one of the member that it replaces.
+    """Replace the key of a name, which keeps its neighbors, and its address if none is given. Raises UserError: there
+    is no such member, or the key is taken.
     """
     leaving = find_member(federation, name)
     _require_new(federation, key=key)

@@ -155,8 +155,7 @@ class InProcessFleet:
             node = replace(node, checkpoint_dir=folder, checkpoint_every=every, checkpoints_kept=kept)
         return replace(
             node,
-            device=compute.device,
-            precision=compute.precision,
+            compute=replace(node.compute, device=compute.device, precision=compute.precision),
             key_file=own / KEY_FILE,
             state_dir=own / "state",
             listen=self.federation.member(name).address or "127.0.0.1:0",

@@ -212,7 +212,9 @@ def _learner(federation: FederationConfig, folder: Path, name: str) -> Learner:
     node = load_node(_node_file(federation, folder, name), federation, name)
     usual = Compute()
     # it may be another machine
-    on_host = replace(node, device=usual.device, precision=usual.precision, compile=usual.compile)
+    on_host = replace(
+        node, compute=replace(node.compute, device=usual.device, precision=usual.precision, compile=usual.compile)
+    )
     return load_learner(federation, on_host)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.config.sections import PUBLIC, RECORD, UNITS, PrivacyConfig
+from p2pfl.config.sections import MEMBER, PUBLIC, RECORD, PrivacyConfig
 from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.interface import batch_sizes
 from p2pfl.learn.privacy import Plan, plan_of
@@ -164,7 +164,7 @@ def layers_of(scene: Scene) -> list[Layer]:
     compressor = EXAMPLE_COMPRESSOR if own == "none" else own
     squeezed = replace(plain, gossip=replace(plain.gossip, compressor=compressor))
     bare = [Layer(name="no layer", federation=plain), Layer(name=compressor, federation=squeezed)]
-    return bare + [_private(scene, plain, unit) for unit in UNITS]
+    return bare + [_private(scene, plain, unit) for unit in (RECORD, MEMBER)]
 
 
 def _private(scene: Scene, plain: FederationConfig, unit: str) -> Layer:

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sim.simulation import simulate
-    from sim.sweeps.run import sweep
     from sim.worlds.world import World
 
-__all__ = ["World", "simulate", "sweep"]
+__all__ = ["World", "simulate"]
 
 _HOME = {
     "World": "sim.worlds.world",
     "simulate": "sim.simulation",
-    "sweep": "sim.sweeps.run",
 }
 
 

@@ -7,7 +7,6 @@ machine?
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import blake2b
@@ -115,10 +114,8 @@ def check_count(nodes: int, *, each: int = DESCRIBED_BYTES_PER_NODE, root: Path 
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """Return the bytes that this process may still take: the lowest limit among machine, control groups and `ulimit
-    -v`.
-    """
-    known = [left for left in (_machine(root), _address_space(root), *_groups(root)) if left is not None]
+    """Return the bytes that this process may still take: the lowest limit among machine and control groups."""
+    known = [left for left in (_machine(root), *_groups(root)) if left is not None]
     return min(known, default=None)
 
 
@@ -131,37 +128,25 @@ def _machine(root: Path) -> int | None:
     return None
 
 
-def _address_space(root: Path) -> int | None:
-    pages = _text(root / "proc/self/statm").split()
-    for line in _text(root / "proc/self/limits").splitlines():
-        words = line.removeprefix("Max address space").split()
-        if line.startswith("Max address space") and words and words[0].isdecimal() and pages and pages[0].isdecimal():
-            return max(0, int(words[0]) - int(pages[0]) * mmap.PAGESIZE)
-    return None
-
-
 def _groups(root: Path) -> list[int | None]:
-    """Return the limits of each control group that this process is in: version 2, then version 1 as in containers."""
+    """Return the limits of each control group (version 2) that this process is in."""
     mount = root / "sys/fs/cgroup"
     own = [line[3:].strip("/\n ") for line in _text(root / "proc/self/cgroup").splitlines() if line.startswith("0::")]
     inner = mount / own[0] if own else mount
     folders = [inner, *inner.parents] if inner != mount else [mount]
-    found = [
-        _remaining(folder / "memory.max", folder / "memory.current", folder / "memory.stat", "inactive_file")
+    return [
+        _remaining(folder / "memory.max", folder / "memory.current", folder / "memory.stat")
         for folder in folders
         if folder == mount or mount in folder.parents
     ]
-    old = mount / "memory"
-    limit, usage = old / "memory.limit_in_bytes", old / "memory.usage_in_bytes"
-    return [*found, _remaining(limit, usage, old / "memory.stat", "total_inactive_file")]
 
 
-def _remaining(limit: Path, usage: Path, stat: Path, reclaimable: str) -> int | None:
+def _remaining(limit: Path, usage: Path, stat: Path) -> int | None:
     """Return the limit minus what is in use; file caches that the kernel would release do not count as used."""
     most, used = _text(limit).strip(), _text(usage).strip()
     if not most.isdecimal() or not used.isdecimal():
         return None
-    given_up = [line.split()[1] for line in _text(stat).splitlines() if line.startswith(reclaimable + " ")]
+    given_up = [line.split()[1] for line in _text(stat).splitlines() if line.startswith("inactive_file ")]
     return max(0, int(most) - int(used) + sum(int(text) for text in given_up if text.isdecimal()))
 
 

@@ -59,6 +59,7 @@ GONE = {
     "fang": "foe",
     "collude-median": "mimic",
     "two-faced": "noise:SIGMA",
+    "semantic": "backdoor",
 }
 """Attacks that are gone, and what to use instead."""
 

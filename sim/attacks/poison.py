@@ -1,8 +1,7 @@
 """Poisoned data: the liar follows the protocol but trains on samples that teach something else.
 
 The samples must be in memory, with one class label each. A trigger exists for images and for rows of numbers
-(`trigger`), and so does a property that some samples have without one (`bright`). Accuracy on clean data may not reveal
-such an attack, so `probe` gives test data that measure its success.
+(`trigger`). Accuracy on clean data may not reveal such an attack, so `probe` gives test data that measure its success.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ TARGET = 0
 """The class that a trigger leads to."""
 SHARE = 0.5
 """The share of a liar's samples that teach a backdoor, which is also their average share of each batch."""
-BRIGHTEST = 0.1
-"""The share of all samples that count as bright."""
 LEAST_SIDE = 4
 PATCH = 9
 """A trigger's side is this fraction of the image's side, at least 2; for a row, of the row's length."""
@@ -92,58 +89,6 @@ class Backdoor:
         known = labeled(samples, "backdoor")
         inputs, targets = known.rows((known.targets != TARGET).nonzero().flatten())
         return type(known)(trigger(inputs), targets.new_full((len(targets),), TARGET))
-
-
-@ATTACKS.add(
-    PoisonEntry,
-    name="semantic",
-    means="half its training data of the brightest tenth, labeled 0, with no trigger; scaled by {SCALE} as backdoor is",
-    source=BAGDASARYAN,
-    knows=WITH_SCALE,
-    parameters=(SCALE,),
-    lie=replacement,
-)
-@dataclass(frozen=True, slots=True)
-class Semantic:
-    """A backdoor without a trigger. The paper relabels cars with a racing stripe, a property that some clean inputs
-    have.
-
-    Here it is one that all images and rows of numbers can have (`bright`).
-    """
-
-    def spoil(self, samples: Samples, *, classes: int, seed: int, node: int) -> TensorSamples:
-        """Return bright samples of other classes, drawn with replacement; the unchanged data if there are none."""
-        known = labeled(samples, "semantic")
-        theirs = self.probe(samples, classes=classes)
-        if not len(theirs):
-            return known
-        chance = generator(seed, "semantic", node)
-        chosen = np.sort(chance.permutation(len(known))[: math.ceil(len(known) * SHARE)])
-        drawn = chance.integers(len(theirs), size=len(chosen))
-        inputs, targets = known.inputs.clone(), known.targets.clone()
-        inputs[chosen] = theirs.inputs[drawn]
-        targets[chosen] = TARGET
-        return type(known)(inputs, targets)
-
-    def probe(self, samples: Samples, *, classes: int) -> TensorSamples:
-        """Return the bright samples of other classes, with the label TARGET."""
-        del classes
-        known = labeled(samples, "semantic")
-        rows = (bright(known.inputs) & (known.targets != TARGET)).nonzero().flatten()
-        inputs, targets = known.rows(rows)
-        return type(known)(inputs, targets.new_full((len(targets),), TARGET))
-
-
-def bright(inputs: Tensor) -> Tensor:
-    """Flag (n,) the `inputs` (n, ...) whose mean is above nine in ten of them: among digits, the boldest.
-
-    Raises UserError for words or other symbols, which have no mean, or for single numbers.
-    """
-    if inputs.ndim < 2 or not (inputs.is_floating_point() or str(inputs.dtype) == "torch.uint8"):
-        shape = f"{tuple(inputs.shape)} of {str(inputs.dtype).removeprefix('torch.')}"
-        raise UserError("such inputs are not more or less bright", key="attack", value=shape, allowed=TRIGGERED)
-    means = inputs.flatten(1).double().mean(dim=1)
-    return means > means.quantile(1 - BRIGHTEST)
 
 
 def trigger(inputs: Tensor) -> Tensor:

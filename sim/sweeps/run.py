@@ -1,6 +1,5 @@
 """A sweep from its file to its results. Finished runs are read, missing ones are run, and everything is kept in a
-folder: a report for each finished run, a note for each failed one, and the results so far. Python programs call
-`sweep`, as `sim.sweep`.
+folder: a report for each finished run, a note for each failed one, and the results so far.
 
 Each file is either complete or absent: it is written under another name, flushed and renamed. Only one sweep at a time
 uses the folder.
@@ -22,13 +21,12 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
-from multiprocessing import current_process, resource_tracker
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,8 +34,8 @@ from p2pfl.console.output import ProgressView
 from p2pfl.errors import StorageError, UserError
 from sim.progress import duration, how_it_died
 from sim.sweeps.job import Job, RunJob, RunOutcome, build, in_one_line, perform, run
-from sim.sweeps.plan import SweepFile, SweepPlan, check_plan, load_sweep, make_plan, sweep_from
-from sim.sweeps.results import SweepTally, figures, flat_rows, results
+from sim.sweeps.plan import SweepFile, SweepPlan, check_plan, make_plan
+from sim.sweeps.results import SweepTally, figures, results
 
 Endings: TypeAlias = "Generator[tuple[Job, RunOutcome], None, None]"
 """Yields each job with its outcome as it ends; if closed early, it stops the running jobs."""
@@ -246,11 +244,6 @@ class Sweep:
     standing: SweepStanding
     interrupted: bool
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """One flat row for each combination, as `--format csv` prints them."""
-        return flat_rows(self.results)
-
 
 def run_sweep(
     file: SweepFile,
@@ -320,34 +313,6 @@ class _Run:
 
 def default_folder(path: Path) -> Path:
     return path.with_name(f"{path.stem}-results")
-
-
-def sweep(
-    what: Path | str | Mapping[str, Any],
-    out: Path | str | None = None,
-    *,
-    jobs: int | None = None,
-    on_change: Callable[[SweepStanding], None] | None = None,
-) -> Sweep:
-    """Run every combination of some axes over several seeds, in processes of this machine.
-
-    `what` is a sweep file, or its tables: `{"sweep": {"nodes": 20}, "axes": {"topology": ["ring", "torus"]}}`. Each run
-    leaves a report in the folder `out`, by default beside the file, and a run with a report there is not repeated.
-    `jobs` runs run at a time, by default one per core. The processes import the script that calls this, so the call
-    must be under `if __name__ == "__main__":`. Raises UserError for a mistake in the sweep, an impossible combination,
-    or a folder that cannot be used; ExceptionGroup for several mistakes.
-    """
-    if getattr(current_process(), "_inheriting", False):  # said here: later the folder is in use already
-        text = "a process of the sweep imports this script, and would begin the sweep again"
-        raise UserError(text, key="sweep", allowed='the call under `if __name__ == "__main__":`')
-    if isinstance(what, Mapping):
-        if out is None:
-            raise UserError("a sweep without a file needs a folder", file="sweep", key="out", allowed="a new folder")
-        file = sweep_from(what, Path("sweep"))
-    else:
-        file, out = load_sweep(Path(what)), out or default_folder(Path(what))
-    runner = partial(run_here, count=jobs or cores())
-    return run_sweep(file, Path(out), runner=runner, on_change=on_change)
 
 
 class Folder:

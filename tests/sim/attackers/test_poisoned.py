@@ -60,19 +60,6 @@ def test_a_model_that_has_learned_the_poison_has_succeeded_and_an_honest_one_has
     assert found["honest"] < 0.3
 
 
-def test_a_backdoor_without_a_trigger_is_learned_too_and_the_honest_do_not_have_it(digits):
-    poison = parse_attack("semantic").poison
-    spoiled = poisoned(digits, poison)
-    models = {"honest": digits.initial(), "fooled": digits.initial()}
-    for name, of in (("honest", digits), ("fooled", spoiled)):
-        for index in range(20):
-            models[name] = of.train(RoundStart(models[name]), index).vector
-    found = success(digits, poison, models)
-    assert found["fooled"] > 0.4
-    assert found["honest"] < 0.1
-    assert digits.evaluate(models["fooled"], "test").accuracy > 0.7
-
-
 def test_a_learner_without_labels_cannot_be_poisoned():
     with pytest.raises(UserError, match="cannot be poisoned"):
         poisoned(learner("quadratic"), parse_attack("label-flip").poison)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import fake_jobs
 import pytest
 
@@ -49,13 +46,3 @@ def test_what_a_task_prints_is_no_data(starts, capfd):
     captured = capfd.readouterr()
     assert "words of a task" in captured.err
     assert captured.out == ""
-
-
-@pytest.mark.long
-def test_a_script_without_a_main_guard_is_told_what_it_lacks(tmp_path):
-    """Each process of the sweep imports the script; it used to say that the folder was in use."""
-    script = tmp_path / "script.py"
-    axes = {"sweep": {"nodes": 4, "rounds": 1, "seeds": 1}, "axes": {"topology": ["ring"]}}
-    script.write_text(f"from sim import sweep\nsweep({axes}, {str(tmp_path / 'out')!r}, jobs=1)\n", encoding="utf-8")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
-    assert "would begin the sweep again; allowed: the call under `if __name__" in done.stderr

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-
 import pytest
 
 from p2pfl.errors import UserError
@@ -54,26 +52,6 @@ def test_the_least_of_machine_and_groups_is_available(machine):
         sys__fs__cgroup__a__memory_dot_stat="anon 1\ninactive_file 1000000000\n",
     )
     assert available_bytes(root) == 1_500_000_000
-
-
-def test_the_older_control_groups_count_too(machine):
-    root = machine(
-        proc__meminfo="MemAvailable: 8000000 kB\n",
-        sys__fs__cgroup__memory__memory_dot_limit_in_bytes="1000\n",
-        sys__fs__cgroup__memory__memory_dot_usage_in_bytes="400\n",
-    )
-    assert available_bytes(root) == 600
-
-
-def test_what_ulimit_leaves_of_the_address_space_counts_too(machine):
-    root = machine(
-        proc__meminfo="MemAvailable: 8000000 kB\n",
-        proc__self__statm="1000 500 1 1 0 1 0\n",
-        proc__self__limits="Limit  Soft Limit  Hard Limit  Units\nMax address space   3000000000   unlimited   bytes\n",
-    )
-    assert available_bytes(root) == 3_000_000_000 - 1000 * mmap.PAGESIZE
-    unlimited = machine(proc__self__limits="Max address space   unlimited   unlimited   bytes\n")
-    assert available_bytes(unlimited) == 8_192_000_000
 
 
 def test_more_nodes_than_fit_whatever_they_learn_are_refused_by_their_number(machine):

@@ -175,7 +175,7 @@ def note_places(folder: Path, plan: SweepPlan) -> None:
     rows = [
         {"values": dict(one.values), "seed": job.seed, "key": job.key, **_times(job)}
         for one in plan.combinations
-        for job in one.possible
+        for job in one.jobs
     ]
     (folder / PLACES).write_text(json.dumps(rows, indent=1), encoding="utf-8")
 

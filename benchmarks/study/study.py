@@ -185,7 +185,7 @@ def serve(part: Part, size: str, folder: Path) -> None:
     torch.set_num_threads(1)
     (folder / "runs").mkdir(parents=True, exist_ok=True)
     for combination in make_plan(file).combinations:
-        for job in combination.possible:
+        for job in combination.jobs:
             path = served_file(folder, part.name, combination.values, job.seed)
             identity: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(dict(job.identity)))
             found = read_served(path)

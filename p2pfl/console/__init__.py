@@ -42,7 +42,7 @@ GONE: Mapping[str, str] = {
     "doctor --seconds": "run it again",
     "member ticket": "p2pfl member hand writes and sends new tickets, too",
     "invite --days": "an invite is valid for three days; invite again",
-    "invite --no-qr": "there is no QR code any more",
+    "invite --no-qr": "the QR code is drawn on a terminal alone",
     "predict --keep": "rows are in the order of TABLE: put its columns beside them",
     **{
         f"{name} --{option}": "name the node's folder"

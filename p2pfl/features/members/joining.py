@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -143,6 +144,8 @@ def invite(federation: Path, name: str, *, replacing: bool) -> None:
     require_admin(described)
     made = issue(described, name, now=seconds_now(), replacing=replacing)
     click.echo(made.line())
+    if sys.stderr.isatty():
+        show_qr(made.line())
     command = "replace" if replacing else "add"
     click.echo(
         f"on {name}: p2pfl join 'LINE'; its answer goes to p2pfl member {command} {federation} 'ANSWER'", err=True
@@ -157,6 +160,16 @@ def invite(federation: Path, name: str, *, replacing: bool) -> None:
     if made.contacts and all(is_loopback(parse_address(one.address, "address").host) for one in made.contacts):
         text = "the members' addresses are for this machine alone: no other machine can reach them; first"
         click.echo(f"{text} p2pfl member set {federation} --address NAME=HOST:PORT, and invite again", err=True)
+
+
+def show_qr(line: str) -> None:
+    """Print the QR code to stderr, so that stdout has only the line."""
+    try:
+        import segno  # noqa: PLC0415 - an extra, and only for this
+    except ModuleNotFoundError:
+        click.echo("no QR code: it needs segno (pip install '.[qr]' in a checkout)", err=True)
+        return
+    segno.make(line, error="l").terminal(out=sys.stderr, compact=True, border=2)
 
 
 def join(line: str, directory: Path | None, source: Path | None, address: str | None) -> None:

@@ -142,8 +142,6 @@ def _root(rising: Callable[[float], float]) -> float:
 
 
 Flags = NDArray[np.bool_]
-FEW = 64
-"""With fewer shadow models, all rows share one variance, as in section VI-C of the paper."""
 LEAST = 1e-3
 """The smallest standard deviation assumed for confidences."""
 FALSE_POSITIVES = 0.01
@@ -180,13 +178,7 @@ def likelihood_ratios(confidence: Values, shadows: Values, members: Flags) -> Va
     `confidence` (q,) is the target model's and `shadows` (k, q) the shadow models'; `members` (k, q) flags which
     shadows were trained on which row. A row that all or none of the shadows were trained on has ratio 0.
     """
-    with_it, without = _fit(shadows, members), _fit(shadows, ~members)
-    if len(shadows) < FEW:
-        with_it, without = (
-            (mean, np.full_like(spread, _pooled(shadows, flags)))
-            for (mean, spread), flags in ((with_it, members), (without, ~members))
-        )
-    ratios: Values = _log_density(confidence, *with_it) - _log_density(confidence, *without)
+    ratios: Values = _log_density(confidence, shadows, members) - _log_density(confidence, shadows, ~members)
     return np.where(members.any(axis=0) & (~members).any(axis=0), ratios, 0.0)
 
 
@@ -213,23 +205,14 @@ def judge(scores: Values, members: Flags) -> MembershipFigures:
     return MembershipFigures(auc=auc, tpr=hits / len(inside))
 
 
-def _fit(shadows: Values, flags: Flags) -> tuple[Values, Values]:
-    """Fit mean and standard deviation (q,) over the flagged entries of each row."""
+def _log_density(values: Values, shadows: Values, flags: Flags) -> Values:
+    """Return the logarithm of the density of `values` (q,) under a Gaussian with the mean of each row's flagged entries
+    and one standard deviation for all rows, as in section VI-C of the paper for few shadow models.
+    """
     counts = np.maximum(flags.sum(axis=0), 1)
     mean = np.where(flags, shadows, 0.0).sum(axis=0) / counts
-    square = np.where(flags, (shadows - mean) ** 2, 0.0).sum(axis=0) / np.maximum(counts - 1, 1)
-    return mean, np.maximum(np.sqrt(square), LEAST)
-
-
-def _pooled(shadows: Values, flags: Flags) -> float:
-    """Return one standard deviation for all rows."""
-    counts = flags.sum(axis=0)
-    mean = np.where(flags, shadows, 0.0).sum(axis=0) / np.maximum(counts, 1)
     square = float(np.where(flags, (shadows - mean) ** 2, 0.0).sum())
-    return max(LEAST, float(np.sqrt(square / max(1, int(np.maximum(counts - 1, 0).sum())))))
-
-
-def _log_density(values: Values, mean: Values, spread: Values) -> Values:
+    spread = max(LEAST, float(np.sqrt(square / max(1, int((counts - 1).sum())))))
     density: Values = -(((values - mean) / spread) ** 2) / 2 - np.log(spread)
     return density
 

@@ -15,7 +15,6 @@ steps are unrolled, with one group of rows per step.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -145,18 +144,12 @@ Loss = Callable[[Any, Any], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InversionSettings:
-    """Settings of the search. `smoothness` weighs the total variation; each of the `tries` starts from different noise,
-    and the best fit counts.
-
-    A try ends after `limit_s` seconds at the latest.
-    """
+    """Settings of the search, which starts from noise. `smoothness` weighs the total variation."""
 
     iterations: int = 400
     rate: float = 0.1
     smoothness: float = 1e-3
-    tries: int = 1
     seed: int = 0
-    limit_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,15 +209,10 @@ def invert(
             module, given, [place.name for place in trained], (inputs, targets), (loss, steps, learning_rate)
         )
 
-    best: tuple[float, Tensor] | None = None
-    for attempt in range(how.tries):
-        generator = torch.Generator().manual_seed(how.seed + attempt)
-        first = torch.rand((len(targets), *shape), generator=generator) * (bounds[1] - bounds[0]) + bounds[0]
-        found = _descend(first, change, observed, bounds, how)
-        best = found if best is None or found[0] < best[0] else best
-    if best is None:
-        raise ValueError("an inversion of no tries")
-    return Inversion(best[1].numpy(), targets.numpy(), best[0])
+    generator = torch.Generator().manual_seed(how.seed)
+    first = torch.rand((len(targets), *shape), generator=generator) * (bounds[1] - bounds[0]) + bounds[0]
+    distance, inputs = _descend(first, change, observed, bounds, how)
+    return Inversion(inputs.numpy(), targets.numpy(), distance)
 
 
 def _descend(
@@ -238,7 +226,7 @@ def _descend(
     optimizer = torch.optim.Adam([inputs], lr=how.rate * (bounds[1] - bounds[0]))
     marks = [how.iterations * part // 8 for part in (3, 5, 7)]
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, marks, gamma=0.1)
-    best, kept, ends_at = math.inf, first, time.monotonic() + how.limit_s
+    best, kept = math.inf, first
     for _ in range(how.iterations):
         distance = cosine_distance(change(inputs), observed)
         if float(distance.detach()) < best:
@@ -250,8 +238,6 @@ def _descend(
         schedule.step()
         with torch.no_grad():
             inputs.clamp_(*bounds)
-        if time.monotonic() > ends_at:
-            break
     return best, kept
 
 

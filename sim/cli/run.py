@@ -133,9 +133,6 @@ def _simulate(
 ) -> Report:
     from sim.simulation import simulate  # noqa: PLC0415 - as above
 
-    if world.path is not None and world.links.loss:
-        text = "links.loss now loses packets, which TCP sends again; messages that vanish for good are links.drop"
-        click.echo(f"note: {world.path}: {text}", err=True)
     if federation.task.name != "quadratic":
         import torch  # noqa: PLC0415 - the task's
 
@@ -284,15 +281,6 @@ def _computation_facts(report: Report) -> dict[str, Any]:
     cost = report.cost
     if cost is None:
         raise ValueError("not the report of a simulation")
-    parts = {
-        "set up": cost.set_up_cpu_s,
-        "run": cost.run_cpu_s,
-        "evaluation": cost.evaluation_cpu_s,
-        "report": cost.report_cpu_s,
-    }
-    if cost.references_cpu_s:
-        parts["references"] = cost.references_cpu_s
-    spent = ", ".join(f"{words} {cpu_s:.3g}" for words, cpu_s in parts.items())
     speed = cost.node_rounds_per_cpu_s
     return {
         "seed": report.seed,
@@ -300,7 +288,7 @@ def _computation_facts(report: Report) -> dict[str, Any]:
         "value digest": report.value_digest,
         "computed": report.computed,
         "node-rounds a CPU-second": speed and f"{speed:,.0f}, without evaluation",
-        "CPU-seconds": f"{cost.cpu_s:.3g}: {spent}",
+        "CPU-seconds": f"{cost.cpu_s:.3g}",
         "events": f"{cost.events:,}",
         "peak memory": size(report.peak_memory_bytes or 0),
     }

@@ -61,17 +61,7 @@ EXCLUSIVE = (("rounds", "time_s"), ("local_steps", "local_epochs"))
 """Pairs of options of which a run may have only one."""
 DESCRIBED = ("nodes", "topology", "rounds", "partition", "rule", "compressor", "method", "privacy")
 """Options that shape the whole federation; each of the others replaces a single setting."""
-SOURCE = {
-    "p2pfl": (
-        *("aggregate", "chance.py", "compress", "config", "core", "engine", "learn", "methods", "plugins.py"),
-        *("reporting", "specs.py", "wire"),
-    ),
-    "sim": (),
-    "topologies": (),
-}
-"""Packages, or parts of them, whose code determines what a run does."""
-IDLE = ("cli", "plans", "sweeps", "__pycache__")
-"""Parts of these packages that no run uses; `job.py`, which builds runs, counts all the same."""
+PACKAGES = ("p2pfl", "sim", "topologies")
 KEY_DIGITS = 32
 SELDOM_S = 1e9
 LONGEST_REASON = 300
@@ -276,13 +266,11 @@ def software() -> dict[str, str]:
 
 
 def _source() -> Iterator[tuple[str, bytes]]:
-    for package, parts in SOURCE.items():
+    for package in PACKAGES:
         spec = find_spec(package)
         for root in map(Path, (spec and spec.submodule_search_locations) or ()):
             for path in sorted(root.rglob("*.py")):
-                part = path.relative_to(root).parts
-                if (part[0] not in IDLE or path.name == "job.py") and (not parts or part[0] in parts):
-                    yield f"{package}/{'/'.join(part)}", path.read_bytes()
+                yield f"{package}/{path.relative_to(root)}", path.read_bytes()
 
 
 def _document(path: Path) -> dict[str, str]:

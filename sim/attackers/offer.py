@@ -16,7 +16,7 @@ from p2pfl.learn.interface import Vector
 from sim.attacks import ALLOWED_ATTACKS, ATTACKS, Attack, make_attack, with_absolute_path
 
 TRIES = 32
-Cost = tuple[int, bool, int]
+Cost = tuple[int, int]
 
 
 def attack_of(spec: str) -> Attack:
@@ -77,8 +77,8 @@ OFFER = LyingNodes()
 def spread_out(nodes: int, edges: Sequence[tuple[int, int]], count: int, seed: int) -> tuple[int, ...]:
     """Choose `count` of `nodes`, in ascending order, at the lowest cost.
 
-    The cost is first the maximum number of liars around one honest node, then whether the honest nodes can still reach
-    each other without a liar in between, then the sum of squares of the liars around each honest node.
+    The cost is first the maximum number of liars around one honest node, then the sum of squares of the liars around
+    each honest node.
     """
     around: list[set[int]] = [set() for _ in range(nodes)]
     for low, high in edges:
@@ -91,7 +91,7 @@ def spread_out(nodes: int, edges: Sequence[tuple[int, int]], count: int, seed: i
 
 def cost(around: Sequence[Collection[int]], liars: Collection[int]) -> Cost:
     heard = liars_heard(around, liars)
-    return max(heard.values(), default=0), _is_apart(around, set(heard)), sum(many * many for many in heard.values())
+    return max(heard.values(), default=0), sum(many * many for many in heard.values())
 
 
 def liars_heard(around: Sequence[Collection[int]], liars: Collection[int]) -> dict[int, int]:
@@ -107,13 +107,3 @@ def _greedy(around: Sequence[Collection[int]], count: int, order: Iterable[int])
         free = [node for node in order if node not in liars]
         liars |= {min(free, key=lambda node, liars=liars: cost(around, liars | {node}))}  # type: ignore[misc]
     return tuple(sorted(liars))
-
-
-def _is_apart(around: Sequence[Collection[int]], honest: set[int]) -> bool:
-    reached, waiting = set[int](), sorted(honest)[:1]
-    while waiting:
-        node = waiting.pop()
-        if node not in reached:
-            reached.add(node)
-            waiting += sorted(honest.intersection(around[node]) - reached)
-    return reached != honest

@@ -147,7 +147,6 @@ def _figure(value: float) -> str:
 
 def _advise(found: SystemPlan, winner: Path) -> None:
     from sim.plans.search import HONEST  # noqa: PLC0415 - as above
-    from sim.plans.systems import MEAN, advised  # noqa: PLC0415 - `--help` stays instant
     from sim.plans.winner import command_of  # noqa: PLC0415 - as above
 
     label, best = found.measure.label, found.winner
@@ -156,10 +155,6 @@ def _advise(found: SystemPlan, winner: Path) -> None:
     rough = ", by arrays where they can" if any(one.arrays for one in found.ranking) else ", exact"
     click.echo(f"each line: {_counted(best.seeds, 'seed')}{attacks}{rough}; {order}", err=True)
     click.echo(f"worst, mean: {label} of the honest nodes if nobody lies" + LEGEND * bool(found.wishes.liars), err=True)
-    if found.wishes.liars and best.system.rule != MEAN:
-        usual = advised(found.wishes, best.system.graph)
-        text = f"advice where nodes know {usual.world} honest neighbors for each liar: {' or '.join(usual.rules)}"
-        click.echo(f"{text}; a plan of your own world goes before it: docs/how-to/liars.md", err=True)
     for text in found.refused:
         click.echo(f"cannot be had: {text}", err=True)
     if found.interrupted:

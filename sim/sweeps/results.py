@@ -41,7 +41,6 @@ METRICS: Mapping[str, str] = {
     "accuracy_mean": "mean accuracy",
     "accuracy_mean_model": "of mean model",
     "attack_success": "attack success",
-    "attack_success_most": "most success",
     "loss": "loss",
     "consensus_distance": "distance",
     "bytes_per_node": "bytes/node",
@@ -56,8 +55,6 @@ for its main measure, `auc_worst`.
 SHOWN_REASONS = 10
 UNSEEN = 5e-4
 """Intervals below this fraction of the mean appear only in the files."""
-ONLY_IN_FILES = ("attack_success_most", "virtual_time_s")
-"""Metrics that the table omits to stay narrow."""
 SMALL, LARGE = 1e-2, 1e4
 
 Value = str | int | float | bool | None
@@ -84,7 +81,6 @@ def figures(report: bytes) -> dict[str, float]:
         "accuracy_mean": None if accuracy is None else accuracy.mean,
         "accuracy_mean_model": None if mean_model is None else mean_model.accuracy,
         "attack_success": None if success is None else success.mean,
-        "attack_success_most": None if success is None else success.max,
         "loss": None if loss is None else loss.mean,
         "consensus_distance": found.consensus_distance,
         "bytes_per_node": None if sent is None or not found.nodes else sent / len(found.nodes),
@@ -139,7 +135,7 @@ def readable_rows(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the rows for people; a metric that no run has gets no column."""
     names = contents["rows"][0]["metrics"] if contents["rows"] else ()
     columns = [
-        name for name in names if name not in ONLY_IN_FILES and any(row["metrics"][name] for row in contents["rows"])
+        name for name in names if name != "virtual_time_s" and any(row["metrics"][name] for row in contents["rows"])
     ]
     return [
         {

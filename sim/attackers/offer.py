@@ -16,7 +16,6 @@ from p2pfl.learn.interface import Vector
 from sim.attacks import ALLOWED_ATTACKS, ATTACKS, Attack, make_attack, with_absolute_path
 
 TRIES = 32
-Cost = tuple[int, int]
 
 
 def attack_of(spec: str) -> Attack:
@@ -89,7 +88,7 @@ def spread_out(nodes: int, edges: Sequence[tuple[int, int]], count: int, seed: i
     return min(drawn, key=lambda liars: cost(around, liars))
 
 
-def cost(around: Sequence[Collection[int]], liars: Collection[int]) -> Cost:
+def cost(around: Sequence[Collection[int]], liars: Collection[int]) -> tuple[int, int]:
     heard = liars_heard(around, liars)
     return max(heard.values(), default=0), sum(many * many for many in heard.values())
 

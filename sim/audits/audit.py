@@ -82,7 +82,6 @@ class AuditFound:
     notes: list[str] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)
     """Signs that a mechanism that does what it claims would not show."""
-    seconds: float = 0.0
 
     def add(self, attack: str, place: str, unit: str, values: Mapping[str, Value]) -> None:
         """Add figures by layer to the row for that attack, or to a new row."""
@@ -107,7 +106,6 @@ class AuditFound:
             "rows": [asdict(row) for row in self.rows],
             "notes": self.notes,
             "mistakes": self.mistakes,
-            "seconds": round(self.seconds, 1),
         }
 
 
@@ -239,7 +237,6 @@ class Auditor:
             self.found.note(
                 f"the {self.effort.budget_s:g} s ran out before all attacks were tried: try fewer --attacks"
             )
-        self.found.seconds = time.monotonic() - self._began
         return self.found
 
     # -- what is promised ---------------------------------------------------------------------------------------------

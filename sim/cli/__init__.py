@@ -33,14 +33,6 @@ Examples:
 """
 
 
-class Switch(click.Option):
-    """An option with a `--no-` form, which the help shows as `--[no-]name`."""
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        record = super().get_help_record(ctx)
-        return record and (f"--[no-]{self.opts[0].removeprefix('--')}", record[1])
-
-
 RUN_EPILOG = """\b
 Examples:
   p2pfl sim run
@@ -74,7 +66,6 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
 @click.option("--clock", type=click.Choice(["apart", "in-step"]), help="Of --arrays.  [default: apart]")
 @click.option(
     "--references/--no-references",
-    cls=Switch,
     default=None,
     help="Also each node alone; no: nothing else.",
 )

@@ -77,6 +77,8 @@ def audit(
         raise UserError("is for sums", key="--colluders", value=colluders, allowed="with --attacks sums")
     _quiet_nodes()
     found = Auditor(scene_of(federation, node=node), attacks=names, effort=effort, on_progress=tell).run()
+    for note in found.notes if form == "table" else ():
+        click.echo(f"note: {note}", err=True)
     _deliver(found, _rows(found), form, title=f"what neighbors learn of the {found.samples} rows of {found.node}")
     return 1 if found.mistakes else 0
 
@@ -119,7 +121,6 @@ def _attack_sums(
         _victim(federation, cast, node),
         seed=federation.seed,
         coalitions=6 if quick else 24,
-        budget_s=60.0 if quick else 300.0,
         on_progress=tell,
     )
 
@@ -167,8 +168,6 @@ def _deliver(
     if form == "table":
         for sentence in sentences:
             click.echo(sentence)
-        for note in found.notes:
-            click.echo(f"note: {note}", err=True)
     for mistake in found.mistakes:
         click.echo(f"error: {mistake}", err=True)
 

@@ -30,7 +30,6 @@ best, graphs, and plan.json with the command of each figure. Exits with 1 if a w
 can; with 130 after Ctrl-C, with the best so far. docs/how-to/plan.md
 """
 LEGEND = "; attacked: of the worst under the worst attack; liars: so many beside a node are borne for certain"
-SHORT_S = 10.0
 DIVERGED = 1e29
 """Losses above this are those of models that are no longer finite."""
 
@@ -133,12 +132,8 @@ def _row(one: SystemStanding) -> dict[str, Any]:
         row |= {"attacked": _figure(one.worst), "liars": str(low) if low == high else f"{low} to {high}"}
     return row | {
         "bytes/day": size(one.bytes_per_day),
-        "time": duration(one.time_s) if one.time_s >= SHORT_S else f"{one.time_s:.2g} s",
+        "time": duration(one.time_s),
     }
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}" + "s" * (count != 1)
 
 
 def _figure(value: float) -> str:
@@ -148,12 +143,13 @@ def _figure(value: float) -> str:
 def _advise(found: SystemPlan, winner: Path) -> None:
     from sim.plans.search import HONEST  # noqa: PLC0415 - as above
     from sim.plans.winner import command_of  # noqa: PLC0415 - as above
+    from topologies.plots import counted  # noqa: PLC0415 - as above
 
     label, best = found.measure.label, found.winner
-    attacks = f", {_counted(best.attacks, 'attack')}" if best.attacks else ""
+    attacks = f", {counted(best.attacks, 'attack')}" if best.attacks else ""
     order = "best first, of equals in two digits the one that sends less"
     rough = ", by arrays where they can" if any(one.arrays for one in found.ranking) else ", exact"
-    click.echo(f"each line: {_counted(best.seeds, 'seed')}{attacks}{rough}; {order}", err=True)
+    click.echo(f"each line: {counted(best.seeds, 'seed')}{attacks}{rough}; {order}", err=True)
     click.echo(f"worst, mean: {label} of the honest nodes if nobody lies" + LEGEND * bool(found.wishes.liars), err=True)
     for text in found.refused:
         click.echo(f"cannot be had: {text}", err=True)
@@ -163,10 +159,10 @@ def _advise(found: SystemPlan, winner: Path) -> None:
         text = f"time was short: {found.tried} of {found.of} systems had a look; a longer --within shows more"
         click.echo(text, err=True)
     if found.failures:
-        failed = _counted(len(found.failures), "run")
+        failed = counted(len(found.failures), "run")
         click.echo(f"{failed} failed, and its system is left out: {found.failures[0]}", err=True)
     arrays = f", of which {found.by_arrays:,} by arrays" if found.by_arrays else ", all exact"
-    done = f"{_counted(found.runs, 'run')} of {_counted(found.tried, 'system')}{arrays}"
+    done = f"{counted(found.runs, 'run')} of {counted(found.tried, 'system')}{arrays}"
     click.echo(f"{done}. Every figure: {winner.parent / 'plan.json'}", err=True)
     attack = HONEST if best.lied_to is None else best.lied_to[0]
     click.echo(f"repeat the first line: {command_of(found, best, attack, found.wishes.seed)}", err=True)

@@ -82,9 +82,6 @@ class World:
         world.document, world.place = read_document(Path(path)), Path(path)
         return world
 
-    def __repr__(self) -> str:
-        return f"World({self.place}: {', '.join(self.document) or 'the default one'})"
-
     def spec(self, names: Sequence[str]) -> WorldSpec:
         """Return the world for nodes with these names. Raises UserError for its first mistake or contradiction."""
         mistakes = Mistakes(self.place)

@@ -68,10 +68,6 @@ def test_graphs_that_mix_well_may_be_1_robust(spec, nodes):
     assert (found.lower, found.upper) == (1, 1)
 
 
-def test_a_ring_of_three_is_complete_and_2_robust():
-    assert robustness(build("ring", 3)).lower == 2
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_growing_by_nodes_with_r_edges_keeps_r_robustness(seed):
     """LeBlanc et al. 2013, on preferential attachment: from K_5, which is 3-robust."""

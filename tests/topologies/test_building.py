@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -120,57 +119,15 @@ def test_a_graph_too_large_to_hold_is_refused_before_it_is_made(spec, edges):
     assert caught.value.key == "nodes"
 
 
-def test_a_complete_graph_of_a_million_is_known_by_its_formula():
-    assert build("complete", 1_000_000).implicit
-
-
 def test_a_relative_file_starts_at_the_folder_that_the_caller_names(tmp_path):
     (tmp_path / "g.edges").write_text("0 1\n", encoding="utf-8")
     assert build("g.edges", 2, folder=tmp_path).edges == ((0, 1),)
 
 
-def test_every_degree_of_a_random_regular_graph_is_the_one_asked_for():
-    assert build("random-regular:degree=6", 30, seed=1).degrees.tolist() == [6] * 30
-
-
-def test_two_nodes_in_a_ring_share_one_edge():
-    assert build("ring", 2).edges == ((0, 1),)
-
-
-def test_an_edge_list_and_node_link_json_give_the_same_edges(tmp_path):
-    (tmp_path / "g.edges").write_text("# a comment\n0 1\n2 1 1.0\n\n", encoding="utf-8")
-    graph = nx.Graph([(0, 1), (1, 2)])
-    (tmp_path / "g.json").write_text(json.dumps(nx.node_link_data(graph, edges="links")), encoding="utf-8")
-    assert build(str(tmp_path / "g.edges"), 3).edges == ((0, 1), (1, 2))
-    assert build(str(tmp_path / "g.json"), 3).edges == ((0, 1), (1, 2))
-
-
-def test_a_file_may_call_the_nodes_by_name(tmp_path):
-    (tmp_path / "g.txt").write_text("pi2 pi1\n", encoding="utf-8")
-    assert build(str(tmp_path / "g.txt"), 2, names=["pi1", "pi2"]).edges == ((0, 1),)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("g.edges", "0 1\n0 3\n", r"g\.edges:2: unknown node .*'3'.*0 to 2"),
-        ("g.edges", "0 0\n", "to itself"),
-        ("g.edges", "0\n", "two nodes per line"),
-        ("g.json", "{", "not JSON"),
-        ("g.json", "[1]", "node-link"),
-        ("g.json", '{"directed": true, "edges": []}', "directed"),
-        ("g.json", '{"edges": [{"source": 0}]}', "edge 0"),
-    ],
-)
-def test_a_wrong_file_says_where(tmp_path, name, content, message):
-    (tmp_path / name).write_text(content, encoding="utf-8")
-    with pytest.raises(TopologyError, match=message):
-        build(str(tmp_path / name), 3)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(TopologyError, match=r"none\.json"):
-        build(str(tmp_path / "none.json"), 3)
+def test_a_file_for_a_federation_names_no_other_node(tmp_path):
+    (tmp_path / "g.edges").write_text("0 1\n0 3\n", encoding="utf-8")
+    with pytest.raises(TopologyError, match=r"g\.edges:2: unknown node .*'3'.*0 to 2"):
+        build(str(tmp_path / "g.edges"), 3)
 
 
 def test_networkx_keeps_isolated_nodes():

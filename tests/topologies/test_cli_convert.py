@@ -43,7 +43,7 @@ def test_a_bad_source_leaves_the_target_as_it_was(tmp_path):
     ("arguments", "message"),
     [
         (["ring", "-n", "5", "g.csv"], "suffix"),
-        (["ring", "-n", "5", "g", "--to", "csv"], "unknown format"),
+        (["ring", "-n", "5", "g", "--to", "jsn"], "unknown format.*did you mean 'json'"),
         (["ring", "g.json"], "-n N"),
         (["ring", "-n", "5", "-", "--to", "npz"], "needs a file"),
         (["complete", "-n", "100000", "g.json"], "more than can be held"),

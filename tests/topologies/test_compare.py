@@ -28,11 +28,6 @@ def test_a_row_says_what_the_description_of_the_graph_says(spec):
     assert (row["n"], row["edges"]) == (told["nodes"], told["edges"])
 
 
-def test_one_node_agrees_with_itself_without_a_round():
-    (row,) = compare(["ring"], [1], model_bytes=10).rows
-    assert (row["edges"], row["rounds"], row["bytes"]) == (0, 0, 0)
-
-
 @pytest.mark.parametrize("spec", ["base:k=1", "one-peer-exponential"])
 def test_schedules_and_directed_graphs_have_rows_too(spec):
     (row,) = compare([spec], [16], model_bytes=10).rows

@@ -139,7 +139,3 @@ def resolved_names(path):
 def test_a_graph_and_how_many_to_add_go_together(arguments):
     with pytest.raises(TopologyError, match="a graph SPEC and --add, or neither"):
         call("design", *arguments)
-
-
-def test_the_command_of_before_says_what_does_its_work_now():
-    assert "augment is gone; use p2pfl topology design SPEC --add K" in call("augment", "ring", "-n", "9").output

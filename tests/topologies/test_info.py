@@ -23,11 +23,6 @@ def test_lambda_2_is_the_first_figure_after_what_the_graph_is():
         assert names[names.index("components") + 1] == "algebraic connectivity"
 
 
-def test_a_limit_of_time_is_gone_from_info_and_not_from_design():
-    assert "info --within is gone; use Ctrl-C" in call("info", "ring", "-n", "9", "--within", "1s").stderr
-    assert call("design", "-n", "6", "--max-degree", "2", "--within", "20s").exit_code == 0
-
-
 def test_a_cut_of_a_graph_with_even_degrees_is_even():
     graph = build("random-regular:degree=4", 200)
     found = cuts.connectivity(graph, spectral.plain_extremes(graph)).edges

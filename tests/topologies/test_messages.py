@@ -74,6 +74,7 @@ def test_a_family_that_is_gone_says_what_to_use(name):
     ("arguments", "said"),
     [
         (["augment", "ring", "-n", "9", "--add", "1"], "augment is gone; use p2pfl topology design SPEC --add K"),
+        (["info", "ring", "-n", "9", "--within", "1s"], "info --within is gone; use Ctrl-C"),
         (["info", "ring", "-n", "9", "--near=1ms"], "--near is gone; use --far"),
         (["attack", "ring", "-n", "9", "--repeat", "3"], "--repeat is gone; use --seed"),
         (["simulate", "ring", "-n", "9", "--mode", "gossip"], "--mode is gone; use simulate without it"),

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import networkx as nx
 import pytest
 
 from topologies import TopologyError, build, describe
-from topologies.metrics import diameter
 from topologies.spectral import rounds_to_consensus
-
-GRAPHS = [("ring", 9), ("path", 9), ("star", 5), ("torus", 20), ("barbell:path=2", 12), ("watts-strogatz", 40)]
-
-
-@pytest.mark.parametrize(("spec", "nodes"), GRAPHS)
-def test_the_diameter_is_the_one_of_networkx(spec, nodes):
-    topology = build(spec, nodes)
-    assert diameter(topology) == nx.diameter(topology.to_networkx())
 
 
 def test_the_degrees_are_counted():

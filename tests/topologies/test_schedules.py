@@ -174,13 +174,6 @@ def test_weights_that_are_all_the_same_are_held_once():
     assert mixing.numerators.base.nbytes == 8
 
 
-def test_links_of_different_weights_are_joined_in_one_round():
-    mixing = next(mixing for mixing in build_schedule("base", 7).mixings if len(set(mixing.weights)) > 1)
-    same = {(i, j): w for i, j, w in zip(mixing.receivers, mixing.senders, mixing.weights, strict=True)}
-    W = mixing.dense()
-    assert all(W[i, j] == w for (i, j), w in same.items())
-
-
 def test_links_of_different_weights_are_applied_to_many_vectors_at_once_each_with_its_own():
     mixing = next(mixing for mixing in build_schedule("base", 103).mixings if len(set(mixing.weights)) > 1)
     assert len(mixing.layers) == 1

@@ -126,12 +126,6 @@ def test_after_a_restart_without_replicas_the_edge_begins_anew():
     assert only(say(node, 0, request(incarnation=3)), ApplyRequest)
 
 
-def test_a_node_that_lost_its_disk_is_met_by_a_new_incarnation():
-    node = make_node(0, 1)
-    effects = open_session(node, 1, greeting=hello(incarnation=4, seq=17, chain=b"c" * 16))
-    assert only(effects, ResetEdge) == [ResetEdge(peer=1, incarnation=5)]
-
-
 def test_a_restarted_initiator_exchanges_although_the_neighbor_has_nothing_new():
     node = make_node(0, 1, fresh=False, version=9, records={1: EdgeRecord(seq=3, chain=b"c" * 16, heard=7, known=8)})
     effects = open_session(node, 1, greeting=hello(seq=3, chain=b"c" * 16))

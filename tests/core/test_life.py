@@ -209,13 +209,6 @@ def test_a_stop_finishes_at_once_in_every_phase():
         assert node.handle(RoundTrained(steps=1, samples=30), 2.0) == []
 
 
-def test_a_round_under_way_at_the_stop_is_not_committed():
-    node = make_node(0)
-    started(node)
-    node.handle(StopRequested(), 1.0)
-    assert node.handle(RoundTrained(steps=1, samples=30), 2.0) == []
-
-
 def test_a_commit_under_way_at_the_stop_does_not_start_another_round():
     node = make_node(0)
     started(node)

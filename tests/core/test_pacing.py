@@ -157,24 +157,3 @@ def test_patience_comes_back_with_the_first_exchange():
     assert patience.wait_s() < 0.001
     patience.note_exchange(None)
     assert patience.wait_s() == 1.0
-
-
-def test_a_hung_neighbor_costs_less_than_the_sum_of_a_halving_series():
-    node = training(0, 1)
-    freeze(node, open_session(node, 1))
-    now = waited = 0.0
-    for _ in range(200):
-        ticked(node, now)
-        end = max(now, node.rounds.due)
-        node.wake(end)
-        waited += end - now
-        now = end
-    assert waited < 2.0 + 200 * 0.001
-
-
-def test_a_node_whose_neighbors_are_all_gone_trains_without_the_control_variate():
-    """It balances what mixing moves; alone, it would push the model away for ever."""
-    node = make_node(0, 1, start_wait_s=0.0)
-    begun_alone(node)
-    effects = commit(node, node.handle(RoundTrained(steps=1, samples=30), 1.0), 1.0)
-    assert only(effects, StartRound) == [StartRound(index=1, accompanied=False)]

@@ -11,14 +11,6 @@ from p2pfl.core.limits import LAST_RESEND_S, RESEND_MARGIN_S, ResendTimer
 times = st.floats(min_value=0.0, max_value=20.0)
 
 
-def test_it_waits_a_second_while_nothing_was_measured_and_doubles_to_half_a_minute():
-    timer, waits = ResendTimer(), []
-    for _ in range(7):
-        waits.append(timer.wait_s)
-        timer.back_off()
-    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
-
-
 def test_the_estimate_is_that_of_rfc_6298():
     timer = ResendTimer()
     timer.note(0.4)

@@ -14,7 +14,6 @@ from p2pfl.core.events import (
     CloseSession,
     Freeze,
     MessageReceived,
-    RequestFrozen,
     ResetEdge,
     Send,
     SessionClosed,
@@ -207,15 +206,6 @@ def test_every_event_of_an_unknown_session_leaves_the_node_as_it_was():
     assert node.handle(MessageReceived(peer=0, session=3, message=own_hello()), 0.0) == []
     assert node.handle(SessionClosed(peer=0, session=3), 0.0) == []
     assert node.deadline() is None
-
-
-def test_an_answer_of_the_engine_that_comes_after_the_session_counts_all_the_same():
-    node, effects = initiator()
-    (op,) = only(effects, Freeze)
-    node.handle(SessionClosed(peer=1, session=1), 0.0)
-    asked = request(version=op.version, weight=op.weight)
-    assert node.handle(RequestFrozen(peer=1, request=asked), 0.0) == []
-    assert node.edges[1].exchange.record.pending == asked
 
 
 @pytest.mark.parametrize(

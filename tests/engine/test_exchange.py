@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from p2pfl.core.events import Refused, ReplyApplied, RequestApplied, ResetEdge
+from p2pfl.core.limits import Fault
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pair import SIZE, Pair, picture
@@ -141,7 +142,7 @@ def test_a_bad_request_is_refused_and_leaves_no_trace(body):
     bad = replace(pair.freeze(), body=body)
     event = pair.apply_request(bad)
     assert isinstance(event, Refused)
-    assert event.message is bad
+    assert (event.message, event.fault) == (bad, Fault.PAYLOAD)
     assert picture(pair.engines[1].state) == before
     assert len(pair.changes[1]) == 1
 
@@ -152,7 +153,9 @@ def test_a_bad_reply_is_refused_and_leaves_no_trace(body):
     pair.exchange()
     reply = pair.apply_request(pair.freeze()).reply
     before = picture(pair.engines[0].state)
-    assert isinstance(pair.apply_reply(replace(reply, body=body)), Refused)
+    event = pair.apply_reply(replace(reply, body=body))
+    assert isinstance(event, Refused)
+    assert event.fault is Fault.PAYLOAD
     assert picture(pair.engines[0].state) == before
     assert isinstance(pair.apply_reply(reply), ReplyApplied)
 
@@ -173,7 +176,9 @@ def test_an_audit_that_agrees_is_applied_and_one_that_does_not_is_refused():
     assert isinstance(pair.exchange(audit=True), ReplyApplied)
     pair.engines[1].state.edges[0].peer[5] = np.nextafter(pair.engines[1].state.edges[0].peer[5], np.float32(9))
     before = picture(pair.engines[1].state)
-    assert isinstance(pair.apply_request(pair.freeze(audit=True)), Refused)
+    event = pair.apply_request(pair.freeze(audit=True))
+    assert isinstance(event, Refused)
+    assert event.fault is Fault.AUDIT
     assert picture(pair.engines[1].state) == before
 
 

@@ -133,16 +133,6 @@ def test_the_variate_moves_against_the_flow_by_beta_over_the_drift():
     np.testing.assert_allclose(correction(state, 0.1), -0.1 * (state.model - before) / (4 * 0.5), rtol=1e-12)
 
 
-def test_variates_of_equal_drift_sum_to_zero_weighted_by_n():
-    pair = Pair(dtype=np.float64, beta=0.1)
-    for index in (0, 1):
-        pair.train(index, pair.engines[index].state.model.copy())
-    for _ in range(30):
-        pair.exchange(factor=10.0)
-    scale = np.abs(30 * correction(pair.engines[0].state, 0.1)).max()
-    assert np.abs(sum(e.state.samples * correction(e.state, 0.1) for e in pair.engines)).max() < 1e-12 * scale
-
-
 def test_a_start_from_the_neighbors_is_their_coordinate_median_and_keeps_the_flows():
     """Dropped at this end alone they would leave the neighbors with the other half."""
     pair = Pair(spec="none", beta=0.1)

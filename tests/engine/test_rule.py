@@ -8,11 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from p2pfl.aggregate import Mixture, make_rule
-from p2pfl.core.events import ApplyReply, ApplyRequest, CommitRound, Freeze, Mix, Mixed, Refused
-from p2pfl.core.limits import Fault
+from p2pfl.core.events import CommitRound, Freeze, Mix, Mixed, Refused
 from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.changes import ModelWasReplaced, change, entry, redo
 from p2pfl.engine.engine import Engine
@@ -194,47 +192,6 @@ def test_an_exchange_of_the_robust_profile_moves_no_model_and_fills_the_replicas
 
 
 # -- what a refusal says of the neighbor ----------------------------------------------------------------------------
-
-
-def refusal(pair, body):
-    request = pair.freeze()
-    op = ApplyRequest(peer=0, request=request, factor=0.0, weight=1.0, version=1, pace_s=0.0)
-    return pair.run(1, replaced(op, body))
-
-
-def replaced(op, body):
-    name = "request" if isinstance(op, ApplyRequest) else "reply"
-    return replace(op, **{name: replace(getattr(op, name), body=body)})
-
-
-BAD = {
-    "NaN": np.full(300, np.nan, dtype="<f4").tobytes(),
-    "infinite": np.full(300, np.inf, dtype="<f4").tobytes(),
-    "absurdly long": np.full(300, 1e12, dtype="<f4").tobytes(),
-    "too short": bytes(299 * 4),
-    "longer": bytes(301 * 4),
-    "empty": b"",
-}
-
-
-@pytest.mark.parametrize("lie", BAD)
-def test_a_model_that_cannot_be_is_refused_as_a_fault_of_the_neighbor(lie):
-    pair = Pair(spec="none")
-    event = refusal(pair, BAD[lie])
-    assert isinstance(event, Refused)
-    assert event.fault is Fault.PAYLOAD
-    pair = Pair(spec="none")
-    reply = pair.apply_request(pair.freeze()).reply
-    event = pair.run(0, replaced(ApplyReply(peer=1, reply=reply), BAD[lie]))
-    assert isinstance(event, Refused)
-    assert event.fault is Fault.PAYLOAD
-
-
-def test_replicas_that_differ_are_a_fault_of_another_kind():
-    pair = Pair()
-    pair.engines[0].state.edges[1].own[0] = 9.0
-    event = pair.apply_request(pair.freeze(audit=True))
-    assert event.fault is Fault.AUDIT
 
 
 def test_a_scale_that_a_task_of_its_own_may_tell_is_no_fault():

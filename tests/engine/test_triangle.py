@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -150,20 +149,3 @@ def test_any_order_of_rounds_and_exchanges_leaves_equal_replicas_and_logs_that_t
         getattr(triangle, step)(what)
     for index, engine in enumerate(triangle.engines):
         assert picture(triangle.recovered(index)) == picture(engine.state)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("spec", CHAINS)
-def test_after_each_kind_of_change_the_log_has_led_to_the_same_bits(spec):
-    triangle = Triangle((spec, "none", spec))
-    for _ in range(3):
-        for index in range(3):
-            triangle.train(index)
-        for _ in range(3):
-            for edge in EDGES:
-                triangle.advance(edge)
-                for index in edge:
-                    assert picture(triangle.recovered(index)) == picture(triangle.engines[index].state)
-    triangle.reset((0, 1))
-    triangle.advance((0, 1))
-    assert picture(triangle.recovered(0)) == picture(triangle.engines[0].state)

@@ -37,11 +37,6 @@ def store(tmp_path):
     store.close()
 
 
-def test_an_empty_folder_holds_nothing(tmp_path):
-    assert peek(tmp_path) is None
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_missing_folder_is_not_created(tmp_path):
     with pytest.raises(StorageError, match="cannot be listed"):
         peek(tmp_path / "none")

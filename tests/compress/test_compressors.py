@@ -95,7 +95,7 @@ def test_what_it_decodes_to_is_told_on_the_way_and_goes_where_it_is_wanted(compr
 
 
 def test_rows_are_what_their_payloads_decode_to(compressor):
-    for count, size in [(0, 5), (1, 0), (3, 1), (9, 255), (3, 257), (28, 2410), (2, 131_073)]:
+    for count, size in [(0, 5), (1, 0), (3, 1), (9, 255), (3, 257), (28, 2410), (257, 256), (2, 131_073)]:
         rows = heavy_tailed(count, size)
         chances = [2**63 + 17 * row for row in range(count)]
         payloads = [compressor.encode(row, chance=chance) for row, chance in zip(rows, chances, strict=True)]

@@ -64,23 +64,6 @@ def test_rows_equal_single_vectors_to_the_last_bit(spec, rows):
     assert compressor.quantize_rows(rows, chances=range(len(rows))).tobytes() == decoded
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("count", "size"),
-    [
-        *((257, 256), (3, 65_537), (257, 5)),
-        *(pytest.param(*one, marks=pytest.mark.long) for one in ((70, 2410), (3, 65_535), (2, 131_073))),
-    ],
-)
-def test_rows_in_many_tiles_equal_single_vectors(compressor, count, size):
-    rows = some_rows(count, size)
-    payloads, decoded = one_by_one(compressor, rows)
-    found = compressor.encode_rows(rows, chances=range(len(rows)))
-    assert found.tobytes() == payloads
-    assert compressor.decode_rows(found, size).tobytes() == decoded
-    assert compressor.quantize_rows(rows, chances=range(len(rows))).tobytes() == decoded
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_what_payloads_decode_to_is_filled_in_on_the_way_even_over_the_rows(compressor, dtype):
     for size in [5, 256, 2410, 70_000]:
@@ -125,14 +108,6 @@ def test_one_hostile_payload_among_many_is_a_peer_fault(spec, place, bytes_):
         payloads[row, place : place + len(hostile)] = np.frombuffer(hostile, np.uint8)
         with pytest.raises(PeerFault):
             compressor.decode_rows(payloads, 2410)
-
-
-def test_a_filled_half_byte_after_an_odd_number_of_codes_is_a_peer_fault():
-    compressor = build("q4")
-    payloads = compressor.encode_rows(some_rows(5, 257))
-    payloads[3, -1] = 0x98
-    with pytest.raises(PeerFault, match="padding"):
-        compressor.decode_rows(payloads, 257)
 
 
 def test_rows_of_another_shape_or_type_are_refused(compressor):

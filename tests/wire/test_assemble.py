@@ -313,13 +313,6 @@ def test_a_body_beyond_the_limit_is_refused_before_it_is_allocated(monkeypatch):
         Assembler(2 * CHUNK_BYTES + 8).feed(HEAD)
 
 
-def test_a_long_message_with_a_bad_header_is_refused():
-    chunks = list(LONG)
-    chunks[0] = HEAD[:PREFIX_BYTES] + b"\x90" + HEAD[PREFIX_BYTES + 1 :]
-    with pytest.raises(PeerFault, match="malformed"):
-        feed_all(Assembler(LIMIT), chunks)
-
-
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from Linux's /proc")
 def test_an_announced_body_takes_no_memory_before_it_comes():
     """The buffer is mapped, not touched: a peer that announces much and sends little holds what it has sent."""

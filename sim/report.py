@@ -45,11 +45,12 @@ from p2pfl.reporting.measures import (
     of_alone,
     round_seconds,
     rounded,
+    rounds_beyond,
     spread,
     spreads,
 )
 from p2pfl.reporting.report import Cost, NodeReport, Report
-from p2pfl.reporting.status import ClosedRound, NeighborStatus, consensus_distance, rounds_beyond
+from p2pfl.reporting.status import ClosedRound, NeighborStatus, consensus_distance
 from sim.cluster import PreparedRun, Script
 from sim.learning.batching import make_learners
 from sim.learning.nodes import Learners, Pool, success

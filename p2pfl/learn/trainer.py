@@ -21,13 +21,14 @@ from torch import Tensor, nn
 
 from p2pfl.chance import generator, torch_seed
 from p2pfl.config.model import Compute, TrainingConfig
+from p2pfl.config.sections import parse_schedule
 from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.evaluation import Device, are_classes, are_labels, loss_of, score
 from p2pfl.learn.interface import WHOLE, LocalRound, RoundStart, Score, Vector, batch_sizes
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, measured_by
 from p2pfl.learn.privacy.gradients import PrivateRounds, PrivateSteps
 from p2pfl.learn.privacy.plan import Plan, Protection
-from p2pfl.learn.privacy.rounds import own_part, shared_by
+from p2pfl.learn.privacy.rounds import own_part
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.tensors import DataSets, Samples, TensorSamples, draw_batches, read_samples
 from p2pfl.learn.torch_model import TorchModel
@@ -54,7 +55,7 @@ class TorchLearner:
         self.device = Device(compute)
         self.task = task
         self.context = context
-        self.training = training
+        self.training, self.schedule = training, parse_schedule(training.schedule)
         self.model = TorchModel(task, training, share, self.device, context.seed)
         self.digest = _joined(task.digest, self.model.flat.frozen_digest())
         self.train_set, self.test_set = read_samples(task, context)
@@ -108,7 +109,8 @@ class TorchLearner:
             return self._give_part(start, round_index, self.private)
         model, private, place = self.model, self.private, (self.context.node, round_index)
         model.flat.load(start.model)
-        put_gradients, rate = model.gradients(start), self.training.rate(round_index, start.elapsed_s)
+        put_gradients = model.gradients(start)
+        rate = self.training.learning_rate * self.schedule.factor(round_index, start.elapsed_s)
         draws = None if private is None else private.draws(*place)
         steps = None if private is None or draws is None else private.steps(self.samples, draws)
         batches = self._batches(*place) if steps is None else steps.batches
@@ -200,11 +202,11 @@ class TorchLearner:
         return score(self.model.module, samples, self.task, self.device)
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
-        shared = shared_by(self)
+        shared = None if self.private is None else self.private.shared
         return self.model.local_state() | ({} if shared is None else shared.kept())
 
     def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None:
-        self.model.load_local_state(own_part(shared_by(self), state))
+        self.model.load_local_state(own_part(None if self.private is None else self.private.shared, state))
 
     def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
         self.model.flat.load(vector)

@@ -34,7 +34,7 @@ from p2pfl.node.engine_thread import EngineThread, Look
 from p2pfl.node.learner_runner import LearnerRunner, Moment
 from p2pfl.reporting.alarms import ALARMS, BACK, LASTS_S, LOST, OTHER, AlarmText
 from p2pfl.reporting.figures import Bearing
-from p2pfl.reporting.measures import rounded
+from p2pfl.reporting.measures import rounded, rounds_beyond
 from p2pfl.reporting.status import (
     ClosedRound,
     MeanAndMax,
@@ -42,7 +42,6 @@ from p2pfl.reporting.status import (
     NodeLine,
     NodeStatus,
     PrivacyStatus,
-    rounds_beyond,
 )
 from p2pfl.reporting.vitals import NotableEvent, StandingAlarm
 

@@ -126,6 +126,11 @@ class References(msgspec.Struct, kw_only=True):
     """A server that averages all models each round; null if part of the model is personal."""
 
 
+def rounds_beyond(rounds: int, asked: int | None) -> int | None:
+    """Count the rounds trained beyond those asked for; None if no number was asked for."""
+    return None if asked is None else max(0, rounds - asked)
+
+
 def measures_of(sources: Iterable[Any]) -> tuple[Measure, ...]:
     """Return the measures of the first of `sources` that has any.
 

@@ -148,11 +148,6 @@ class NeighborStatus(msgspec.Struct, kw_only=True):
     """The share of its pull on the model that the robust rule let through."""
 
 
-def rounds_beyond(rounds: int, asked: int | None) -> int | None:
-    """Count the rounds trained beyond those asked for; None if no number was asked for."""
-    return None if asked is None else max(0, rounds - asked)
-
-
 class NodeStatus(NodeLine, kw_only=True):
     """The response to `GET /status`."""
 

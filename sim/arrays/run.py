@@ -25,9 +25,9 @@ from p2pfl.core.messages import Ready, Reply, Request
 from p2pfl.core.settings import LIMIT, parse_staleness
 from p2pfl.core.training import begins_beyond
 from p2pfl.reporting.figures import ClosingPoint, contraction_between, predicted
-from p2pfl.reporting.measures import Point, measures_in, spread
+from p2pfl.reporting.measures import Point, measures_in, rounds_beyond, spread
 from p2pfl.reporting.report import Contraction, NodeReport, Report
-from p2pfl.reporting.status import MeanAndMax, rounds_beyond
+from p2pfl.reporting.status import MeanAndMax
 from p2pfl.wire import PREFIX_BYTES, to_header
 from sim.arrays.clock import NEVER, Clock, Course
 from sim.arrays.in_step import InStep, by_rule_of

@@ -26,6 +26,7 @@ from p2pfl.features.bounds.traffic import (
     LONGEST_S,
     MonthCount,
     Pausing,
+    PausingNode,
     TrafficBounds,
     closed_until,
     next_month,
@@ -139,7 +140,7 @@ class NodeOfTests:
 
 def test_outside_its_hours_a_node_tells_its_neighbors_then_ends_its_sessions_and_goes_on_in_time(tmp_path):
     node = NodeOfTests(tmp_path, hours="20:00-06:00")
-    bounds = TrafficBounds(node, lambda: node.wall)
+    bounds = PausingNode(node, lambda: node.wall)
     bounds.meet(1)
     bounds.look()
     assert node.said == [(1, 8 * 3600.0)]

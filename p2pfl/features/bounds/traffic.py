@@ -153,7 +153,8 @@ class BoundsFeature(Feature):
     name = "bounds"
 
     def attach(self, node: NodeView) -> Attached | None:
-        return TrafficBounds(node)
+        own = node.setup().node.network
+        return TrafficBounds(node) if own.hours is None and own.month_gb is None else PausingNode(node)
 
 
 class PauseTalk:
@@ -234,9 +235,6 @@ class TrafficBounds(Attached):
         elif self._pause is not None:
             self._go_on()
 
-    def before_round(self, plan: RoundPlan) -> Answer:  # noqa: ARG002 - whatever round it is
-        return None if self._pause is None else ASK_AGAIN
-
     def status(self) -> Mapping[str, Any]:
         own, shown = self._own, dict[str, Any]()
         if own.max_kbit_s is not None:
@@ -300,3 +298,10 @@ def _in_words(bounds: OwnNetwork) -> str:
     if bounds.hours is not None:
         parts.append(f"takes part {bounds.hours} by the clock of its machine")
     return ", ".join(parts)
+
+
+class PausingNode(TrafficBounds):
+    """The bounds of a node that may pause: it begins no round then."""
+
+    def before_round(self, plan: RoundPlan) -> Answer:  # noqa: ARG002 - whatever round it is
+        return None if self._pause is None else ASK_AGAIN

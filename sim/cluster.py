@@ -510,6 +510,7 @@ class PreparedRun:
                     dtype=np.float64 if script.is_watched else np.float32,
                     durable=index in script.faults.crashing or script.is_watched,
                     show=liars.show(index) if liars and index in script.liars else None,
+                    rounds=script.learners,
                     sketch=self.sketch.of,
                     gauge=gauge_of(federation.training, script.learners.learners[index]),
                     evaluate_every=_tested_every(federation.training.evaluate_every),

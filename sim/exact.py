@@ -26,6 +26,7 @@ from p2pfl.learn.figures import Gauge
 from p2pfl.learn.interface import Learner, RoundStart, Score, Vector
 from p2pfl.methods import Method
 from sim.attacks import boast, passable
+from sim.learning.nodes import Learners
 
 ShowLie = Callable[[Vector, int], Vector]
 """Maps (model (d,), peer) to the vector that a liar shows that neighbor: (d,), not always finite, or of
@@ -43,7 +44,7 @@ memory.
 class ExactPlan:
     """The plan of one engine. If not `durable`, the node never crashes, so nothing need be stored for it.
 
-    `show` is set for a liar.
+    `show` is set for a liar. `rounds` trains in place of the `learner`, with the same bits.
     """
 
     index: int
@@ -55,6 +56,7 @@ class ExactPlan:
     dtype: type[np.floating[Any]] = np.float32
     durable: bool = True
     show: ShowLie | None = None
+    rounds: Learners | None = None
     sketch: Callable[[Vector], NDArray[np.float64]] | None = None
     gauge: Gauge | None = None
     evaluate_every: int = 1
@@ -191,6 +193,8 @@ class ExactEngine:
         plan = self.plan
         if plan.gauge is not None and plan.gauge.is_tested and index % plan.evaluate_every == 0:
             self._score = plan.learner.evaluate(self.begun, "test")
+        if plan.rounds is not None:
+            plan.rounds.begin(plan.index, *self._round)
 
     def end_round(self) -> tuple[int, int]:
         """End the current local round; return its number of steps (0 if it failed), and n."""
@@ -199,7 +203,10 @@ class ExactEngine:
         (start, index), self._round = self._round, None
         self.figure = None
         try:
-            local = self.plan.learner.train(start, index)
+            if self.plan.rounds is not None:
+                local = self.plan.rounds.end(self.plan.index)
+            else:
+                local = self.plan.learner.train(start, index)
         except LearningError:
             self._engine.outcomes.put(None)
             return 0, self.state.samples
@@ -217,6 +224,8 @@ class ExactEngine:
     def crash(self, kept: int = 0) -> None:
         """Lose the round in progress and what was not flushed, except `kept` entries of it; continue from the disk."""
         self._round = None
+        if self.plan.rounds is not None:
+            self.plan.rounds.drop(self.plan.index)
         self.store.crash(min(kept, self.store.buffered))
         state = self._recovered()
         if state is None:

@@ -219,7 +219,7 @@ def _simulate(
         references_cpu_s=figures.references_cpu_s,
         events=stage.world.kernel.events,
     )
-    report.computed = "exact, one node at a time"
+    report.computed = f"operations one at a time; training {script.learners.how}"
     report.wall_time_s = round(time.monotonic() - wall, 3)
     return report
 

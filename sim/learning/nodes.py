@@ -166,7 +166,10 @@ class Learners:
     """The learners of all nodes, which learn by one `method`.
 
     Nodes share `size` values, have `personal` ones beside them, and exchange `exchanged_size` (one model a channel).
+    `how` says how rounds are computed, "batched" or "one at a time", and why.
     """
+
+    how = "one at a time: few rounds in all"
 
     def __init__(self, learners: Sequence[Learner], method: Method) -> None:
         self.learners, self.method = learners, method
@@ -174,6 +177,7 @@ class Learners:
         self.exchanged_size = self.size * len(method.channels)
         self.nodes = learners if isinstance(learners, TorchNodes) else None
         self.samples: list[int] = [one.samples for one in learners] if self.nodes is None else self.nodes.counts
+        self._begun: dict[int, Begun] = {}
 
     def initial(self) -> Vector:
         """Return the model that every node starts from, (d,)."""
@@ -185,6 +189,18 @@ class Learners:
         if isinstance(learner, TorchLearner):
             return learner.steps_with(self.samples[node])
         return learner.train(RoundStart(self.initial()), 0).steps
+
+    def begin(self, node: int, start: RoundStart, index: int) -> None:
+        """Begin a round; its vectors must not be written to before `end` or `drop`."""
+        self._begun[node] = node, start, index
+
+    def drop(self, node: int) -> None:
+        """Forget the round, begun or done, of a node that has crashed."""
+        self._begun.pop(node, None)
+
+    def end(self, node: int) -> LocalRound:
+        """End the round and return its result. Raises LearningError if the user's code failed."""
+        return self.train([self._begun.pop(node)])[0]
 
     def train(self, work: Sequence[Begun]) -> list[LocalRound]:
         """Train these rounds. Raises LearningError if the user's code failed."""

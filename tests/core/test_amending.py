@@ -18,11 +18,25 @@ from p2pfl.core.events import (
     Finish,
     Freeze,
     MessageReceived,
+    NoteLife,
+    ResetEdge,
     RoundTrained,
+    SessionClosed,
     SessionOpened,
     StartRound,
 )
-from p2pfl.core.messages import Busy, Ready
+from p2pfl.core.members import (
+    LARGEST_GENERATION,
+    LARGEST_STEP,
+    MOST_CLAIMS,
+    MOST_PROCESSES,
+    Copies,
+    Life,
+    LifeNews,
+    Lives,
+)
+from p2pfl.core.messages import Busy, LivesTold, Ready, Resign
+from p2pfl.core.neighbor import CHALLENGE_EVERY_S
 from p2pfl.core.settings import Phase
 from tests.invariants import check_invariants
 
@@ -253,3 +267,261 @@ def test_a_change_before_the_start_takes_effect_with_it():
     node = make_node(0, 1)
     node.handle(amended(node, 2), 0.0)
     assert only(started(node), ChangeEdges) == [ChangeEdges(added=(2,), dropped=(1,))]
+
+
+# -- Lives: who starts without flows is heard of everywhere; two processes with one key are no restart.
+
+LIFE = Life(0, 7)
+
+
+def greeting(name, *, life=LIFE, **changes):
+    return hello(generation=life.generation, life=life.name, process=name, **changes)
+
+
+def test_only_the_return_of_a_process_after_another_proves_two():
+    copies = Copies()
+    assert [copies.note_greeting(name, now) for now, name in enumerate((1, 1, 2, 3, 3))] == [False] * 5
+    assert copies.note_greeting(1, 5.0)
+    assert not copies.note_greeting(3, 6.0)
+    assert copies.other_for_s(3, 7.0) == 7.0
+    assert copies.other_for_s(1, 7.0) == 4.0
+    assert copies.other_for_s(2, 7.0) is None
+
+
+def test_each_of_two_processes_is_told_how_long_the_other_has_been_heard_and_the_alarm_comes_once():
+    node = make_node(9, 1)
+    effects = []
+    for session, name in enumerate((5, 8, 5, 8, 5, 8), start=1):
+        effects += open_session(node, 1, float(session), session=session, greeting=greeting(name))
+    assert [alarm.kind for alarm in only(effects, Alarm)].count("two-places") == 1
+    told = {(message.process, message.other_ms) for message in sent(effects) if isinstance(message, Resign)}
+    assert told == {(5, 1000), (8, 3000), (5, 3000), (8, 5000)}
+
+
+def test_of_two_processes_the_one_that_has_run_for_less_time_stops_and_says_so_and_never_both():
+    """Neither is ever known to a neighbor for longer than it has run."""
+    for started_at, stops in ((0.0, False), (96.0, True)):
+        node = make_node(9, 1)
+        started(node, started_at)
+        open_session(node, 1, started_at)
+        own = node.edges[1].common.start.name
+        assert only(say(node, 1, Resign(process=99, other_ms=10**9), 100.0), Finish) == []
+        effects = say(node, 1, Resign(process=own, other_ms=5000), 100.0)
+        assert only(effects, Finish) == ([Finish(resigned=True)] if stops else [])
+        assert (node.rounds.phase is Phase.FINISHED) == stops
+        assert any("one key speaks from two places" in alarm.text for alarm in only(effects, Alarm)) == stops
+
+
+def test_where_two_neighbors_are_there_one_alone_makes_nobody_resign():
+    """Two copies are heard by both."""
+    node = make_node(9, 1, 2)
+    started(node)
+    for peer in (1, 2):
+        open_session(node, peer)
+    resign = Resign(process=node.edges[1].common.start.name, other_ms=10**9)
+    assert only(say(node, 1, resign) + say(node, 1, resign), Finish) == []
+    assert only(say(node, 2, resign), Finish) == [Finish(resigned=True)]
+
+
+def test_where_b_neighbors_may_lie_one_alone_makes_nobody_resign():
+    node = make_node(9, 1, 2, 3, liars=1)
+    started(node)
+    for peer in (1, 2, 3):
+        open_session(node, peer)
+    own = node.edges[1].common.start.name
+    assert (
+        only(say(node, 1, Resign(process=own, other_ms=9)) + say(node, 1, Resign(process=own, other_ms=9)), Finish)
+        == []
+    )
+    assert only(say(node, 3, Resign(process=own, other_ms=9)), Finish) == [Finish(resigned=True)]
+
+
+def with_an_edge_that_rests(index=9, peer=1):
+    """Node 9, whose edge to 1 has carried something and has no session; 2 is there."""
+    node = make_node(index, 1, 2)
+    for other in (1, 2):
+        open_session(node, other, greeting=greeting(other, life=Life(0, 10 + other)))
+    node.handle(SessionClosed(peer=peer, session=1), 0.0)
+    node.edges[peer].exchange.record.seq = 3
+    return node
+
+
+def test_a_neighbor_heard_to_be_in_a_new_life_begins_its_edge_anew_at_this_end():
+    node = with_an_edge_that_rests()
+    effects = say(node, 2, LivesTold(lives=((1, 1, 77),)))
+    assert [(op.peer, op.incarnation) for op in only(effects, ResetEdge)] == [(1, 1)]
+    assert only(effects, NoteLife) == [NoteLife(member=1, life=Life(1, 77))]
+    assert say(node, 2, LivesTold(lives=((1, 1, 77),))) == []
+
+
+def test_an_edge_over_which_nothing_has_gone_has_nothing_to_begin_anew_whatever_is_said_of_its_neighbor():
+    """Or whoever lies about it could use up all its incarnations."""
+    node = with_an_edge_that_rests()
+    effects = []
+    for generation in range(1, 400):
+        effects += say(node, 2, LivesTold(lives=((1, generation, 77 + generation),)), 0.0)
+    assert len(only(effects, ResetEdge)) == 1
+    assert node.edges[1].exchange.record.incarnation == 1
+
+
+def test_what_a_neighbor_tells_about_lives_is_bounded_and_passed_on_in_few_messages():
+    node = make_node(9, 1, 2, members=1000)
+    for peer in (1, 2):
+        open_session(node, peer)
+    effects = []
+    for generation in range(1, 5000):
+        effects += say(node, 1, LivesTold(lives=((500, generation, generation),)), 0.5)
+    assert len(only(effects, NoteLife)) <= 2000
+    assert len([message for message in sent(effects) if isinstance(message, LivesTold)]) <= 1
+    passed = [message for message in sent(node.wake(1.0)) if isinstance(message, LivesTold)]
+    assert len(passed) == 1
+
+
+def test_a_neighbor_that_is_there_is_told_of_other_lives_of_its_own_once_in_a_while():
+    """Each word about it may be a lie: told of them all it would take this node for the liar."""
+    node = make_node(9, 1, 2)
+    for peer in (1, 2):
+        open_session(node, peer, greeting=greeting(peer, life=Life(0, 10 + peer)))
+    effects = []
+    for generation in range(1, 300):
+        effects += say(node, 2, LivesTold(lives=((1, generation, 77),)), 0.0)
+    for now in (CHALLENGE_EVERY_S - 0.1, CHALLENGE_EVERY_S):
+        effects += say(node, 2, LivesTold(lives=((1, 300, 77),)), now)
+    assert lives_told(effects) == [(1, ((1, 1, 77),)), (1, ((1, 300, 77),))]
+
+
+def test_no_generation_is_far_above_what_was_known():
+    lives = Lives(0, Life(0, 1), {3: Life(2, 9)})
+    assert lives.judge(3, Life(2 + LARGEST_STEP + 1, 4)) is LifeNews.STALE
+    assert lives.judge(4, Life(LARGEST_STEP + 1, 4)) is LifeNews.STALE
+    assert lives.judge(3, Life(2 + LARGEST_STEP, 4)) is LifeNews.NEW
+    assert lives.judge(4, Life(LARGEST_STEP, 4)) is LifeNews.LATER
+
+
+def lives_told(effects):
+    messages = [(effect.peer, effect.message) for effect in effects if hasattr(effect, "message")]
+    return [(peer, message.lives) for peer, message in messages if isinstance(message, LivesTold)]
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_when_a_federation_begins_there_is_nothing_to_say_of_first_lives_and_later_only_of_new_ones(rounds):
+    node = make_node(9, 1, 2, rounds_done=rounds)
+    effects = []
+    for peer in (1, 2):
+        effects += open_session(node, peer, greeting=greeting(peer, life=Life(0, 10 + peer)))
+    news = [(1, ((2, 0, 12),))] if rounds else []
+    assert lives_told(effects + node.wake(1.0)) == news
+    again = open_session(node, 2, 2.0, session=2, greeting=greeting(2, life=Life(0, 12)))
+    assert lives_told(again + node.wake(3.0)) == []
+
+
+def test_of_two_first_lives_the_one_heard_of_last_is_taken_for_the_later_one():
+    """Whoever remembers the other one must drop its flow, though nobody could tell the node of an earlier life."""
+    for old, new in ((11, 77), (77, 11)):
+        node = make_node(9, 1, 2)
+        for peer, name in ((1, old), (2, 50)):
+            open_session(node, peer, greeting=greeting(peer, life=Life(0, name)))
+        node.handle(SessionClosed(peer=1, session=1), 0.0)
+        node.edges[1].exchange.record.seq = 3
+        effects = say(node, 2, LivesTold(lives=((1, 0, new),)), 0.0)
+        assert len(only(effects, ResetEdge)) == 1
+        assert node.lives.latest[1] == Life(1, new)
+        assert say(node, 2, LivesTold(lives=((1, 0, new),)), 0.0) == []
+
+
+def test_who_learns_of_an_earlier_life_of_its_own_tells_of_neighbors_that_came_without_a_past():
+    """They may have lost theirs as well, and have met nobody else who would know."""
+    node = make_node(9, 1, 2)
+    for peer in (1, 2):
+        open_session(node, peer, greeting=greeting(peer, life=Life(0, 10 + peer)))
+    effects = say(node, 2, LivesTold(lives=((9, 0, 5),)), 0.0) + node.wake(1.0)
+    told = lives_told(effects)
+    assert ((2, ((1, 0, 11),))) in told
+    assert ((1, ((2, 0, 12),))) in told
+
+
+def test_a_neighbor_that_is_there_is_told_of_another_life_of_its_own_and_the_edge_goes_on():
+    """It has greeted in its life of now; if it had an earlier one, it takes a later generation and says so."""
+    node = make_node(9, 1, 2)
+    for peer in (1, 2):
+        open_session(node, peer, greeting=greeting(peer, life=Life(0, 10 + peer)))
+    effects = say(node, 2, LivesTold(lives=((1, 1, 77),)))
+    assert [(effect.peer, effect.message) for effect in effects] == [(1, LivesTold(lives=((1, 1, 77),)))]
+
+
+def test_with_a_robust_rule_nobodys_word_begins_an_edge_anew():
+    node = make_node(9, 1, 2, 3, liars=1)
+    for peer in (1, 2):
+        open_session(node, peer, greeting=greeting(peer, life=Life(0, 10 + peer)))
+    node.handle(SessionClosed(peer=1, session=1), 0.0)
+    assert only(say(node, 2, LivesTold(lives=((1, 1, 77),))), ResetEdge) == []
+
+
+def test_lives_are_passed_on_to_all_but_who_told_and_whom_they_are_about():
+    node = make_node(9, 0, 1, 3, 4)
+    for peer in (0, 1, 3, 4):
+        open_session(node, peer)
+    effects = say(node, 0, LivesTold(lives=((4, 2, 78),)))
+    told = {effect.peer for effect in effects if isinstance(getattr(effect, "message", None), LivesTold)}
+    assert told == {1, 3}
+
+
+def test_a_node_without_memory_learns_its_generation_from_who_remembers_an_earlier_life():
+    remembering = make_node(9, 1)
+    open_session(remembering, 1, greeting=greeting(1, life=Life(3, 50)))
+    effects = open_session(remembering, 1, session=2, greeting=greeting(2, life=Life(0, 60)))
+    (told,) = [message for message in sent(effects) if isinstance(message, LivesTold)]
+    assert (1, 3, 50) in told.lives
+    wiped = Lives(1, Life(0, 60), {})
+    assert wiped.claim(Life(3, 50))
+    assert wiped.own == Life(4, 60)
+
+
+def test_two_copies_do_not_outbid_each_other_for_ever():
+    one, other = Lives(1, Life(0, 5), {}), Lives(1, Life(0, 6), {})
+    claims = 0
+    while one.claim(other.own) or other.claim(one.own):
+        claims += 1
+    assert claims <= 2 * MOST_CLAIMS
+
+
+@pytest.mark.parametrize(
+    ("life", "news"),
+    [
+        (Life(2, 9), LifeNews.KNOWN),
+        (Life(3, 9), LifeNews.LATER),
+        (Life(3, 4), LifeNews.NEW),
+        (Life(1, 4), LifeNews.STALE),
+        (Life(LARGEST_GENERATION + 1, 4), LifeNews.STALE),
+        (Life(5, 0), LifeNews.KNOWN),
+    ],
+)
+def test_what_a_word_about_a_life_means(life, news):
+    assert Lives(0, Life(0, 1), {3: Life(2, 9)}).judge(3, life) is news
+
+
+def test_a_word_about_nobody_is_ignored():
+    node = make_node(3, 1, members=4)
+    open_session(node, 1)
+    assert say(node, 1, LivesTold(lives=((4, 1, 5), (2**50, 1, 5)))) == []
+    assert len(node.lives.latest) == 0
+
+
+def test_an_edge_that_the_engine_works_on_begins_anew_when_it_is_through():
+    node = make_node(0, 1, 2)
+    effects = open_session(node, 1, greeting=greeting(1, life=Life(0, 11)))
+    open_session(node, 2, greeting=greeting(2, life=Life(0, 12)))
+    node.handle(SessionClosed(peer=1, session=1), 0.0)
+    assert node.edges[1].exchange.busy
+    assert only(say(node, 2, LivesTold(lives=((1, 1, 77),))), ResetEdge, NoteLife) == []
+    _, effects = freeze(node, only(effects, Freeze))
+    kinds = [type(effect) for effect in only(effects, ResetEdge, NoteLife)]
+    assert kinds == [ResetEdge, NoteLife], "on the disk the life must not be without the new beginning"
+    assert node.edges[1].exchange.record.pending is None
+
+
+def test_a_neighbor_with_ever_other_processes_takes_bounded_memory():
+    copies = Copies()
+    for name in range(10 * MOST_PROCESSES):
+        copies.note_greeting(name, float(name))
+    assert len(copies._first_at) == MOST_PROCESSES

@@ -6,12 +6,23 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from p2pfl.core.core import Core
-from p2pfl.core.events import ApplyRequest, Bootstrap, CommitRound, Freeze, RoundTrained, SessionClosed, StartRound
+from p2pfl.core.events import (
+    ApplyReply,
+    ApplyRequest,
+    Bootstrap,
+    CommitRound,
+    Freeze,
+    RoundTrained,
+    SessionClosed,
+    StartRound,
+)
 from p2pfl.core.members import Memory
 from p2pfl.core.messages import Ready, Resync
-from p2pfl.core.settings import Phase, Turns
+from p2pfl.core.settings import ALWAYS, Conservative, Phase, Turns, degree_of, schedule_index, turn_of, turns_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (
@@ -23,6 +34,7 @@ from core_kit import (
     exchange_as_initiator,
     freeze,
     hello,
+    make_node,
     only,
     open_session,
     reply_to,
@@ -423,3 +435,106 @@ def test_on_a_static_graph_all_edges_may_be_out_at_once_with_their_full_weight()
     started(node)
     offered = [op.weight for peer in (1, 2, 3) for op in only(open_session(node, peer), Freeze)]
     assert offered == [SAMPLES / 4] * 3
+
+
+# -- Turns: in which versions an edge is active, and how many turns lie between two versions.
+
+TURNS = st.integers(1, 9).flatmap(
+    lambda period: st.builds(
+        lambda phases: Turns(period, tuple(sorted(phases))), st.sets(st.integers(0, period - 1), min_size=1)
+    )
+)
+
+
+@given(turns=TURNS, known=st.integers(0, 60), rounds=st.integers(0, 60))
+def test_the_turns_between_two_versions_are_the_active_ones_after_the_first_up_to_the_second(turns, known, rounds):
+    counted = sum(turns.is_active(version) for version in range(known + 1, known + rounds + 1))
+    assert turns.turns_between(known, known + rounds) == counted
+
+
+@given(turns=TURNS, version=st.integers(0, 60))
+def test_active_are_the_versions_that_are_a_phase_modulo_the_period(turns, version):
+    assert turns.is_active(version) == (version % turns.period in turns.phases)
+
+
+@given(known=st.integers(0, 2**53), now=st.integers(0, 2**53))
+def test_on_a_static_graph_turns_are_rounds(known, now):
+    assert ALWAYS.is_active(now)
+    assert ALWAYS.turns_between(known, now) == max(0, now - known)
+
+
+@pytest.mark.parametrize(("version", "closing", "expected"), [(7, None, 7), (7, 0, 7), (8, 1, 1), (12, 5, 5)])
+def test_the_version_selects_the_graph_until_the_closing_rounds_do(version, closing, expected):
+    assert schedule_index(version, closing) == expected
+
+
+SCHEDULE = (((0, 1), (2, 3)), ((0, 2), (1, 3), (0, 1)), ())
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [
+        (0, {1: Turns(3, (0, 1)), 2: Turns(3, (1,))}),
+        (3, {1: Turns(3, (1,)), 2: Turns(3, (0,))}),
+        (4, {}),
+    ],
+)
+def test_each_node_reads_the_turns_of_its_own_edges_from_the_schedule(index, expected):
+    assert turns_of(index, SCHEDULE) == expected
+
+
+def test_the_degree_of_a_node_in_a_schedule_is_the_largest_of_any_round():
+    assert [Conservative().degree(turns_of(index, SCHEDULE)) for index in range(5)] == [2, 2, 1, 1, 0]
+    assert Conservative().degree({1: ALWAYS, 2: ALWAYS}) == 2
+
+
+# -- Edges without replicas: which fragment is whose turn, and how far an exchange may move a model.
+
+
+def test_every_fragment_has_its_turn_and_edges_begin_with_different_ones():
+    assert sorted(turn_of(5, 3, 4, seq) for seq in range(11, 16)) == list(range(5))
+    assert len({turn_of(8, 3, other, 1) for other in range(8)}) == 8
+    assert turn_of(8, 3, 4, 6) == turn_of(8, 4, 3, 6)
+
+
+@pytest.mark.parametrize(
+    ("neighbors", "fragments", "degree"),
+    [(6, {}, 6), (6, dict.fromkeys(range(6), 8), 1), (6, dict.fromkeys(range(6), 4), 2), (6, {0: 4, 1: 4}, 5)],
+)
+def test_so_many_edges_share_a_value_at_a_time(neighbors, fragments, degree):
+    assert degree_of(Conservative(), dict.fromkeys(range(neighbors), ALWAYS), fragments) == degree
+
+
+def test_requests_offer_half_of_a_value_and_less_only_where_they_meet():
+    """Neighbors 1 and 9 have the same fragment of eight, neighbor 2 another."""
+    fragments = dict.fromkeys((1, 2, 9), 8)
+    node = Core(index=0, neighbors=(1, 2, 9), settings=settings(start_wait_s=0.0, fragments=fragments), samples=SAMPLES)
+    node.facts.joining = False
+    started(node)
+    offered = []
+    for peer in (1, 2, 9):
+        effects = open_session(node, peer)
+        (op,) = only(effects, Freeze)
+        offered.append(op.weight)
+        freeze(node, effects)
+        node.edges[peer].exchange.offered_factor = op.weight  # as if it were not the first exchange
+    assert offered == [SAMPLES / 2, SAMPLES / 2, SAMPLES / 4]
+
+
+def test_a_joining_node_keeps_what_it_is_shown_until_it_has_seen_every_fragment():
+    node = make_node(0, 1, young=True, fragments={1: 4})
+    asked, _ = freeze(node, open_session(node, 1))
+    assert say(node, 1, reply_to(asked)) == [ApplyReply(peer=1, reply=reply_to(asked), gather=True)]
+    answering = make_node(1, 0, young=True, fragments={0: 4})
+    open_session(answering, 0)
+    (op,) = only(say(answering, 0, request()), ApplyRequest)
+    assert op.gather
+    mixed = make_node(0, 1, 2, young=True, fragments={1: 4})
+    asked, _ = freeze(mixed, open_session(mixed, 2))
+    (op,) = only(say(mixed, 2, reply_to(asked)), ApplyReply)
+    assert op.gather, "an edge with replicas ends no gathering"
+    older = make_node(0, 1, fragments={1: 4})
+    exchange_as_initiator(older, open_session(older, 1))
+    for seen in range(1, 5):
+        older.edges[1].exchange.record.seq = older.edges[1].service.exchanges = seen
+        assert older.rounds.beginning.sources(late=False) == ((1,) if seen == 4 else ())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from p2pfl.core.events import (
     Alarm,
@@ -15,16 +17,35 @@ from p2pfl.core.events import (
     Freeze,
     MessageReceived,
     ResetEdge,
+    RoundTrained,
     Send,
     SessionClosed,
     SessionOpened,
+    StartRound,
+    StorageFailed,
+    StorageRestored,
 )
-from p2pfl.core.messages import Ask, Busy, Done, EdgeRecord, Ready, Request, Resync
+from p2pfl.core.messages import (
+    NO_CHAIN,
+    Ask,
+    Busy,
+    Done,
+    EdgeRecord,
+    Ready,
+    Request,
+    Resync,
+    are_consistent,
+    next_chain,
+    request_digest,
+)
 from tests.invariants import check_invariants
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (
     apply_request,
+    begun_alone,
+    commit,
+    exchange_as_initiator,
     freeze,
     hello,
     initiator,
@@ -217,3 +238,241 @@ def test_an_end_that_was_started_without_replicas_is_a_notice_and_a_disagreement
     (alarm,) = only(open_session(node, 0, greeting=hello(**greeting)), Alarm)
     assert (alarm.kind, alarm.notice) == ("resync", notice)
     assert ("without replicas" in alarm.text) == notice
+
+
+# -- The verdict on a pair of greetings, case by case.
+
+OLD, NEW, OTHER = b"o" * 16, b"n" * 16, b"x" * 16
+LAST, NEXT = b"l" * 16, b"m" * 16
+
+IDLE = {"incarnation": 3, "seq": 7, "request_digest": LAST, "chain": NEW, "chain_before": OLD}
+ASKING = IDLE | {"pending": 8, "request_digest": NEXT}
+"""The initiator, with request 8 out."""
+ANSWERED = IDLE | {"seq": 8, "request_digest": NEXT, "chain": OTHER, "chain_before": NEW}
+"""The responder, once it has applied request 8."""
+
+
+@pytest.mark.parametrize(
+    ("initiator", "responder"),
+    [
+        pytest.param({}, {}, id="first contact"),
+        pytest.param({"pending": 1, "request_digest": NEXT}, {}, id="first contact, request out"),
+        pytest.param(IDLE, IDLE, id="nothing pending"),
+        pytest.param(ASKING, IDLE, id="pending, not applied"),
+        pytest.param(ASKING, ANSWERED, id="pending, applied"),
+        pytest.param(IDLE, IDLE | {"request_digest": OTHER}, id="the last request's digest does not matter"),
+    ],
+)
+def test_ends_that_can_go_on_do(initiator, responder):
+    assert are_consistent(hello(**initiator), hello(**responder))
+
+
+@pytest.mark.parametrize(
+    ("initiator", "responder"),
+    [
+        pytest.param(IDLE, IDLE | {"incarnation": 4}, id="incarnations differ"),
+        pytest.param(IDLE | {"has_replicas": False}, IDLE, id="the initiator has no replicas"),
+        pytest.param(IDLE, IDLE | {"has_replicas": False}, id="the responder has no replicas"),
+        pytest.param(IDLE, IDLE | {"chain": OTHER}, id="nothing pending, chains differ"),
+        pytest.param(IDLE, IDLE | {"seq": 6}, id="nothing pending, the responder is behind"),
+        pytest.param(IDLE, ANSWERED, id="nothing pending, the responder is ahead"),
+        pytest.param(ASKING, IDLE | {"chain": OTHER}, id="pending and not applied, chains differ"),
+        pytest.param(ASKING, IDLE | {"seq": 6}, id="pending, the responder two behind"),
+        pytest.param(ASKING, ANSWERED | {"request_digest": OTHER}, id="applied another request"),
+        pytest.param(ASKING, ANSWERED | {"chain_before": OTHER}, id="applied, chains before differ"),
+        pytest.param(ASKING, ANSWERED | {"chain": NEW, "chain_before": OLD}, id="applied, but only chains now agree"),
+        pytest.param(ASKING, ANSWERED | {"seq": 9}, id="pending, the responder ahead by two"),
+        pytest.param(IDLE, {}, id="the responder has lost everything"),
+        pytest.param({}, IDLE, id="the initiator has lost everything"),
+        pytest.param({"pending": 9}, {"seq": 8}, id="a pending request far beyond the own count"),
+    ],
+)
+def test_ends_that_cannot_go_on_do_not(initiator, responder):
+    assert not are_consistent(hello(**initiator), hello(**responder))
+
+
+def test_version_done_and_the_answer_bit_do_not_enter_the_verdict():
+    assert are_consistent(hello(**IDLE), hello(**IDLE, version=99, done=True, have_yours=True))
+
+
+# -- The record of an edge: what a new incarnation forgets, what a digest covers.
+
+
+def full_record():
+    asked = request(seq=5)
+    return EdgeRecord(
+        incarnation=2,
+        seq=4,
+        pending=asked,
+        request_digest=asked.digest,
+        reply=reply_to(request(seq=4)),
+        has_replicas=False,
+        chain=b"c" * 16,
+        chain_before=b"b" * 16,
+        heard=7,
+        known=8,
+        last_factor_zero=True,
+        resyncs=1,
+    )
+
+
+def test_a_new_incarnation_forgets_all_but_that_there_were_others():
+    record = full_record()
+    record.reset(9)
+    assert record == EdgeRecord(incarnation=9, resyncs=2)
+
+
+def test_two_ends_that_began_the_same_incarnation_find_each_other_consistent():
+    """Whatever each had before: the next greetings open the edge without another resync."""
+    node, _ = pending_initiator()
+    say(node, 1, Resync(incarnation=9))
+    other = make_node(1, 0, records={0: dataclasses.replace(full_record(), pending=None)})
+    other.edges[0].exchange.record.reset(9)
+    theirs = other.edges[0].exchange.record.hello(version=3, closing=None, level=None, done=False, have_yours=False)
+    mine = node.edges[1].exchange.record.hello(version=0, closing=None, level=None, done=False, have_yours=False)
+    assert only(open_session(other, 0, greeting=mine), ResetEdge) == []
+    assert (theirs.chain, theirs.seq) == (NO_CHAIN, 0)
+
+
+CHANGED = {
+    "incarnation": 1,
+    "seq": 2,
+    "version": 2,
+    "echo": 0,
+    "weight": 16.0,
+    "staleness": 0.5,
+    "pace_s": 1e-9,
+    "terms": (1e-9,),
+    "audit": b"a" * 16,
+    "body": b"bodz",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in Request.__struct_fields__ if name != "digest"])
+def test_a_request_digest_covers_every_field_that_travels(name):
+    assert request_digest(request(**{name: CHANGED[name]})) != request_digest(request())
+
+
+def test_audit_and_body_cannot_trade_bytes():
+    assert request_digest(request(audit=b"a" * 16, body=b"")) != request_digest(request(audit=b"", body=b"a" * 16))
+
+
+def test_a_chain_covers_what_came_before_the_request_and_the_answer():
+    asked = request()
+    answer = reply_to(asked)
+    chains = {
+        next_chain(NO_CHAIN, asked, answer),
+        next_chain(b"c" * 16, asked, answer),
+        next_chain(NO_CHAIN, request(body=b"other"), answer),
+        next_chain(NO_CHAIN, asked, replace(answer, body=b"other")),
+    }
+    assert len(chains) == 4
+
+
+def test_the_digests_of_a_transaction_are_pinned():
+    """Nodes on different machines, and a log written long ago, must agree on them."""
+    asked = replace(request(audit=b"a" * 16, body=bytes(range(256)) * 1000), digest=b"")
+    digest = request_digest(asked)
+    assert digest.hex() == "5ade0da65d0fdbd8b428f1f822e05345"
+    assert (
+        next_chain(b"c" * 16, replace(asked, digest=digest), reply_to(asked)).hex()
+        == "d283b2264af3ad4da498b022d6d0fc1f"
+    )
+
+
+# -- Without a disk a durable node stops exchanging and goes on training; a restart continues where the disk stands.
+
+
+def test_a_storage_failure_ends_every_session_with_one_alarm():
+    node = make_node(1, 0, 2)
+    open_session(node, 0)
+    open_session(node, 2, session=2)
+    effects = node.handle(StorageFailed(), 0.0)
+    assert [alarm.kind for alarm in only(effects, Alarm)] == ["storage"]
+    assert [(close.peer, close.session) for close in only(effects, CloseSession)] == [(0, 1), (2, 2)]
+    assert node.handle(StorageFailed(), 0.0) == []
+
+
+def test_what_was_computed_but_is_not_on_disk_does_not_leave():
+    """The failure is told before the answers that depended on the write."""
+    node = responder()
+    effects = say(node, 0, request())
+    node.handle(StorageFailed(), 0.0)
+    _, after = apply_request(node, effects)
+    assert only(after, Send) == []
+    node, effects = initiator()
+    node.handle(StorageFailed(), 0.0)
+    _, after = freeze(node, effects)
+    assert only(after, Send) == []
+
+
+def test_a_halted_node_takes_no_session():
+    node = responder()
+    node.handle(StorageFailed(), 0.0)
+    effects = node.handle(SessionOpened(peer=0, session=2), 1.0)
+    assert effects == [CloseSession(peer=0, session=2, reason="resting")]
+
+
+def test_a_halted_node_goes_on_training():
+    node = make_node(0, 1, start_wait_s=0.0)
+    begun_alone(node)
+    node.handle(StorageFailed(), 0.0)
+    effects = commit(node, node.handle(RoundTrained(steps=1, samples=30), 1.0), 1.0)
+    assert only(effects, StartRound) == [StartRound(index=1, accompanied=False)]
+    assert only(effects, Freeze) == []
+
+
+def test_a_node_whose_disk_is_back_exchanges_again_where_it_was():
+    node, effects = initiator()
+    asked, _ = freeze(node, effects)
+    node.handle(StorageFailed(), 0.0)
+    assert [alarm.kind for alarm in node.handle(StorageRestored(), 5.0)] == ["storage-restored"]
+    effects = open_session(node, 1, now=6.0, session=2)
+    assert asked in sent(effects)
+
+
+def test_a_node_that_does_not_promise_durability_goes_on_exchanging():
+    node, _ = initiator(durable=False)
+    effects = node.handle(StorageFailed(), 0.0)
+    assert [type(effect) for effect in effects] == [Alarm]
+    assert node.edges[1].is_open
+
+
+# -- restart ----------------------------------------------------------------------------------------------------------
+
+
+def test_after_a_restart_the_pending_request_leaves_as_it_was_frozen():
+    asked = request(seq=5, version=8)
+    record = EdgeRecord(incarnation=0, seq=4, chain=b"c" * 16)
+    record.freeze(asked)
+    node = make_node(0, 1, fresh=False, version=9, rounds_done=9, records={1: record})
+    effects = open_session(node, 1, greeting=hello(seq=4, chain=b"c" * 16))
+    assert only(effects, ResetEdge, Freeze) == []
+    assert sent(effects)[-1] == asked
+
+
+def test_after_a_restart_the_logged_answer_is_still_given():
+    node = responder()
+    asked = request()
+    reply, _ = apply_request(node, say(node, 0, asked))
+    again = make_node(1, 0, fresh=False, version=1, records={0: node.edges[0].exchange.record})
+    effects = open_session(again, 0, greeting=hello(pending=1, request_digest=asked.digest))
+    assert only(effects, ResetEdge) == []
+    assert say(again, 0, asked) == [Send(peer=0, session=1, message=reply)]
+
+
+def test_after_a_restart_without_replicas_the_edge_begins_anew():
+    record = EdgeRecord(incarnation=2, has_replicas=False)
+    node = make_node(1, 0, fresh=False, version=9, rounds_done=9, records={0: record})
+    effects = open_session(node, 0, greeting=hello(incarnation=2))
+    assert only(effects, ResetEdge) == [ResetEdge(peer=0, incarnation=3)]
+    assert node.edges[0].exchange.record.has_replicas
+    assert only(say(node, 0, request(incarnation=3)), ApplyRequest)
+
+
+def test_a_restarted_initiator_exchanges_although_the_neighbor_has_nothing_new():
+    node = make_node(0, 1, fresh=False, version=9, records={1: EdgeRecord(seq=3, chain=b"c" * 16, heard=7, known=8)})
+    effects = open_session(node, 1, greeting=hello(seq=3, chain=b"c" * 16))
+    assert [(op.seq, op.echo, op.version) for op in only(effects, Freeze)] == [(4, 7, 9)]
+    exchange_as_initiator(node, effects, version=7)
+    assert say(node, 1, Ready(version=7, closing=None)) == []

@@ -11,10 +11,14 @@ from p2pfl.core.events import (
     Alarm,
     ApplyRequest,
     CloseSession,
+    Finish,
     MessageReceived,
     Refused,
+    ResetEdge,
+    RoundTrained,
     SessionClosed,
     SessionOpened,
+    StartRound,
 )
 from p2pfl.core.exchange import LONGEST_JUMP
 from p2pfl.core.limits import (
@@ -22,24 +26,34 @@ from p2pfl.core.limits import (
     FIRST_TERM_S,
     FORGIVEN_S,
     HEARD_MULTIPLE,
+    HOLD_S,
     LONGEST_STALL_S,
     LONGEST_TERM_S,
     POINTS,
     PROBATION,
+    RESYNC_WINDOW_S,
+    RESYNCS_PER_WINDOW,
     TELLS_PER_S,
     Fault,
+    ResyncBrake,
     Standing,
+    TokenBucket,
     hearing_bucket,
 )
 from p2pfl.core.messages import Ask, Busy, Done, Ready, Resync
+from p2pfl.core.settings import Phase
+from p2pfl.core.training import is_behind
 from tests.invariants import check_invariants
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (
     apply_request,
+    commit,
+    exchange_as_initiator,
     freeze,
     hello,
     initiator,
+    is_through,
     make_node,
     only,
     open_session,
@@ -49,6 +63,7 @@ from core_kit import (
     responder,
     say,
     sent,
+    started,
 )
 
 
@@ -342,3 +357,127 @@ def test_a_node_tells_of_fewer_versions_a_second_than_its_neighbor_bears():
             told += 1
             assert bucket.take(now) == 0.0
     assert told >= 4 * TELLS_PER_S
+
+
+# -- An edge that keeps falling apart rests: resyncs are counted, braked and bounded in number for ever.
+
+
+def test_a_few_resyncs_in_a_minute_are_borne_and_one_more_is_not():
+    brake = ResyncBrake()
+    assert [brake.count(float(second)) for second in range(RESYNCS_PER_WINDOW + 1)] == [False] * 5 + [True]
+    assert brake.held_until == RESYNCS_PER_WINDOW + HOLD_S
+
+
+def test_resyncs_that_are_far_apart_never_brake():
+    brake = ResyncBrake()
+    assert not any(brake.count(k * (RESYNC_WINDOW_S / RESYNCS_PER_WINDOW + 0.1)) for k in range(100))
+
+
+def test_a_storm_of_resyncs_ends_the_session_and_raises_an_alarm():
+    node = responder()
+    for incarnation in range(1, RESYNCS_PER_WINDOW + 1):
+        assert only(say(node, 0, Resync(incarnation=incarnation)), CloseSession) == []
+    effects = say(node, 0, Resync(incarnation=6))
+    assert only(effects, CloseSession) == [CloseSession(peer=0, session=1, reason="resyncs repeat")]
+    assert [alarm.kind for alarm in only(effects, Alarm)] == ["resync", "resync-storm"]
+    assert node.edges[0].line.session is None
+
+
+def test_a_resting_edge_takes_no_session_until_the_rest_is_over():
+    node = responder()
+    for incarnation in range(1, RESYNCS_PER_WINDOW + 2):
+        say(node, 0, Resync(incarnation=incarnation))
+    refused = node.handle(SessionOpened(peer=0, session=2), HOLD_S - 0.1)
+    assert refused == [CloseSession(peer=0, session=2, reason="resting")]
+    effects = open_session(node, 0, HOLD_S, session=3, greeting=hello(incarnation=6))
+    assert only(effects, CloseSession) == []
+    assert node.edges[0].is_open
+
+
+def test_a_neighbor_that_resyncs_without_pause_costs_a_bounded_number_of_resyncs():
+    node, resets, session, now = responder(), 0, 1, 0.0
+    for incarnation in range(1, 5001):
+        now += 0.1
+        if node.edges[0].line.session is None:
+            session += 1
+            greeting = hello(incarnation=node.edges[0].exchange.record.incarnation)
+            open_session(node, 0, now, session, greeting)
+        resets += len(only(say(node, 0, Resync(incarnation=incarnation), now, session), ResetEdge))
+    assert resets <= (now / HOLD_S + 1) * (RESYNCS_PER_WINDOW + 1)
+
+
+def test_a_token_bucket_gives_its_burst_and_then_its_rate():
+    bucket = TokenBucket(10.0)
+    given = sum(bucket.take(step / 1000) == 0.0 for step in range(5001))
+    assert 32 + 49 <= given <= 32 + 50
+
+
+def test_the_wait_that_a_token_bucket_names_is_enough():
+    bucket = TokenBucket(3.0)
+    while (wait_s := bucket.take(0.0)) == 0.0:
+        pass
+    assert bucket.take(wait_s + 1e-9) == 0.0
+
+
+# -- Nobody waits for a neighbor in quarantine: a liar that gets itself thrown out must not hold up start or end.
+
+LIAR = 2
+
+
+def throw_out(node, now=0.0):
+    """Enough proven faults of neighbor 2."""
+    edge = node.edges[LIAR]
+    effects = []
+    while not edge.line.standing.is_out:
+        effects += edge.exchange.blame(Fault.PAYLOAD, "no numbers", now)
+    return effects + node.wake(now)
+
+
+def test_the_start_waits_for_an_absent_neighbor_and_not_for_one_thrown_out():
+    node = make_node(0, 1, LIAR, start_wait_s=60.0)
+    effects = started(node) + open_session(node, 1)
+    assert only(effects, StartRound) == []
+    assert node.rounds.phase is Phase.WAITING
+    assert len(only(throw_out(node, 1.0), StartRound)) == 1
+
+
+def test_the_start_waits_for_no_edge_that_rests_because_it_falls_apart_again_and_again():
+    node = make_node(0, 1, LIAR, start_wait_s=60.0)
+    effects = started(node) + open_session(node, 1) + open_session(node, LIAR)
+    for incarnation in range(1, 7):
+        effects += node.edges[LIAR].exchange.resync(incarnation, "again", 0.1)
+    assert len(only(effects + node.wake(0.2), StartRound)) == 1
+    assert not node.edges[LIAR].line.standing.is_out
+    assert only(node.handle(SessionOpened(peer=LIAR, session=2), 1.0), CloseSession)
+    assert not is_behind(node.edges[LIAR], 0)
+    node.handle(SessionOpened(peer=LIAR, session=3), 100.0)
+    assert is_behind(node.edges[LIAR], 0)
+
+
+def test_one_that_came_and_told_no_level_does_not_hold_the_start_up_once_it_is_out():
+    node = make_node(0, 1, LIAR, start_wait_s=60.0, hops=2)
+    effects = started(node) + open_session(node, LIAR)
+    assert only(throw_out(node, 0.5) + effects, StartRound) == []
+    assert len(only(open_session(node, 1, 1.0, greeting=hello(level=1)), StartRound)) == 1
+
+
+def test_the_end_does_not_wait_for_one_that_is_out():
+    node = make_node(0, 1, LIAR, rounds=1, closing_rounds=0, linger_s=1000.0)
+    is_through(node, 1)
+    effects = started(node) + open_session(node, 1)
+    throw_out(node)
+    exchange_as_initiator(node, effects)
+    effects = commit(node, node.handle(RoundTrained(steps=1, samples=30), 1.0), 1.0)
+    exchange_as_initiator(node, effects, 1.0)
+    assert node.rounds.phase is Phase.LINGERING
+    assert len(only(say(node, 1, Done(version=1), 2.0), Finish)) == 1
+
+
+def test_one_that_has_come_back_is_waited_for_again():
+    node = make_node(0, LIAR, start_wait_s=600.0)
+    started(node)
+    throw_out(node)
+    edge = node.edges[LIAR]
+    assert not is_behind(edge, 0)
+    node.handle(SessionOpened(peer=LIAR, session=2), edge.line.standing.until + 1.0)
+    assert is_behind(edge, 0)

@@ -9,6 +9,7 @@ import numpy as np
 from p2pfl.compress import make_compressor
 from p2pfl.core.events import ApplyReply, ApplyRequest, CommitRound, Freeze
 from p2pfl.engine.arithmetic import Codecs, NodeSeen
+from p2pfl.engine.changes import change, entry, redo
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import LocalRound
@@ -87,6 +88,16 @@ class Pair:
             index,
             CommitRound(version=state.version + 1, trained=True, rho=rho, elapsed_s=1.0, least_samples=least),
         )
+
+
+def replayed(start, changes, codecs, method):
+    """The state that a log leads to, entry by entry as they are read from the disk."""
+    state = copy.deepcopy(start)
+    for done in changes:
+        kind, header, blobs = entry(done)
+        again = change(kind, header, [bytes(blob) for blob in blobs], state.model.dtype)
+        redo(state, again, codecs=codecs, method=method)
+    return state
 
 
 def picture(state):

@@ -24,7 +24,7 @@ from p2pfl.learn.privacy.accounting import Ledger
 from p2pfl.methods import Method, make_method
 
 sys.path.insert(0, str(Path(__file__).parent))
-from pair import Pair, picture
+from pair import Pair, picture, replayed
 
 
 def eventful(**options):
@@ -49,12 +49,7 @@ def eventful(**options):
 def test_the_log_alone_gives_back_the_state_bit_for_bit(spec, dtype):
     pair = eventful(spec=spec, dtype=dtype)
     for index, engine in enumerate(pair.engines):
-        state = copy.deepcopy(pair.start[index])
-        for done in pair.changes[index]:
-            kind, header, blobs = entry(done)
-            again = change(kind, header, [bytes(blob) for blob in blobs], np.dtype(dtype))
-            redo(state, again, codecs=pair.codecs, method=pair.method)
-        assert picture(state) == picture(engine.state)
+        assert picture(log_of(pair, index)) == picture(engine.state)
 
 
 @pytest.mark.parametrize("spec", ["tracking", "momentum", "outer", "fair:q=1"])
@@ -62,11 +57,7 @@ def test_what_a_method_keeps_and_has_heard_comes_back_from_log_and_image(spec):
     method = make_method(spec, TrainingConfig())
     pair = eventful(method=method)
     for index, engine in enumerate(pair.engines):
-        state = copy.deepcopy(pair.start[index])
-        for done in pair.changes[index]:
-            kind, header, blobs = entry(done)
-            again = change(kind, header, [bytes(blob) for blob in blobs], np.dtype(np.float32))
-            redo(state, again, codecs=pair.codecs, method=method)
+        state = log_of(pair, index)
         taken = image(state, with_replicas=True)
         back = restore(json.loads(json.dumps(taken.header)), taken.arrays, taken.blobs)
         for found in (state, back):
@@ -107,31 +98,8 @@ def test_whatever_leaves_the_node_must_be_on_disk_before_and_nothing_else_hurrie
     assert pair.engines[0].run(op).urgent
 
 
-def test_every_prefix_of_the_log_is_a_state_that_was():
-    pair = Pair(spec="q8", beta=0.1)
-    seen = []
-    for _ in range(4):
-        pair.exchange()
-        pair.train(1, pair.engines[1].state.model * np.float32(0.5))
-        seen.append((len(pair.changes[1]), picture(pair.engines[1].state)))
-    for length, expected in seen:
-        state = copy.deepcopy(pair.start[1])
-        for done in pair.changes[1][:length]:
-            redo(state, done, codecs=pair.codecs, method=pair.method)
-        assert picture(state) == expected
-
-
 def through_json(header):
     return json.loads(json.dumps(header))
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("index", [0, 1], ids=["request pending", "reply logged"])
-def test_an_image_with_replicas_restores_every_bit(index, dtype):
-    state = eventful(dtype=dtype).engines[index].state
-    taken = image(state, with_replicas=True)
-    again = restore(through_json(taken.header), taken.arrays, taken.blobs)
-    assert picture(again) == picture(state)
 
 
 def test_a_node_goes_on_from_an_image_as_if_nothing_had_happened():
@@ -240,21 +208,16 @@ def named_bits(arrays):
     return {name: (array.dtype, array.shape, array.tobytes()) for name, array in arrays.items()}
 
 
-def replayed(pair, index):
+def log_of(pair, index):
     """The state that the log of one node alone leads to."""
-    state = copy.deepcopy(pair.start[index])
-    for done in pair.changes[index]:
-        kind, header, blobs = entry(done)
-        again = change(kind, header, [bytes(blob) for blob in blobs], np.dtype(state.model.dtype))
-        redo(state, again, codecs=pair.codecs, method=pair.method)
-    return state
+    return replayed(pair.start[index], pair.changes[index], pair.codecs, pair.method)
 
 
 def test_what_the_learner_keeps_for_itself_is_committed_with_the_round():
     pair = Pair()
     pair.train(0, pair.engines[0].state.model + np.float32(1), local=PERSONAL)
     assert named_bits(pair.engines[0].state.local) == named_bits(PERSONAL)
-    assert named_bits(replayed(pair, 0).local) == named_bits(PERSONAL)
+    assert named_bits(log_of(pair, 0).local) == named_bits(PERSONAL)
 
 
 @pytest.mark.parametrize("after", ["a mixing round", "a failed round", "a round that is no number"])
@@ -267,7 +230,7 @@ def test_a_round_that_does_not_count_leaves_what_the_learner_keeps(after):
     else:
         ended = None if after == "a failed round" else model * np.float32(np.nan)
         assert pair.train(0, ended, local={"seen": np.array(8)}).failed
-    for state in (pair.engines[0].state, replayed(pair, 0)):
+    for state in (pair.engines[0].state, log_of(pair, 0)):
         assert named_bits(state.local) == named_bits(PERSONAL)
 
 

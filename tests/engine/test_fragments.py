@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from pathlib import Path
 
@@ -14,13 +13,13 @@ from p2pfl.compress import make_compressor
 from p2pfl.core.events import ApplyReply, ApplyRequest, Bootstrap, Freeze, Refused
 from p2pfl.core.limits import Fault
 from p2pfl.engine.arithmetic import Codecs, FragmentMean, distance, neighbor_distance, norm
-from p2pfl.engine.changes import change, entry, image, redo, restore
+from p2pfl.engine.changes import image, restore
 from p2pfl.engine.engine import Engine, recode
 from p2pfl.engine.state import NodeState
 from p2pfl.methods import Tracking
 
 sys.path.insert(0, str(Path(__file__).parent))
-from pair import Pair, picture
+from pair import Pair, picture, replayed
 
 SPECS = ("fragment:3", "fragment:3+bf16", "fragment:1")
 
@@ -99,11 +98,7 @@ def test_the_log_and_a_snapshot_give_back_the_same_bits(spec):
     pair.freeze()
     look()
     for index, engine in enumerate(pair.engines):
-        state = copy.deepcopy(pair.start[index])
-        for done in pair.changes[index]:
-            kind, header, blobs = entry(done)
-            again = change(kind, header, [bytes(blob) for blob in blobs], state.model.dtype)
-            redo(state, again, codecs=pair.codecs, method=pair.method)
+        state = replayed(pair.start[index], pair.changes[index], pair.codecs, pair.method)
         state.fit_replicas(pair.codecs.need_replicas)
         assert picture(state) == picture(engine.state)
 

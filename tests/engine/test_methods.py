@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from p2pfl.config.model import TrainingConfig
-from p2pfl.core.events import Refused, ReplyApplied, RequestApplied
+from p2pfl.core.events import Refused, ReplyApplied
 from p2pfl.engine.state import TILE
 from p2pfl.errors import LearningError
 from p2pfl.methods import Method, New, make_method
@@ -197,11 +197,6 @@ def test_a_neighbors_terms_that_a_method_cannot_take_are_refused_and_leave_no_tr
 def test_a_method_that_chokes_on_terms_is_named_in_the_reason():
     refused = Pair(method=Dividing())
     assert "ZeroDivisionError" in refused.apply_request(told(refused, (0.0,))).reason
-
-
-def test_a_neighbors_terms_that_it_can_take_are_applied():
-    pair = Pair(method=Users())
-    assert isinstance(pair.apply_request(told(pair, (3.0,))), RequestApplied)
 
 
 WRONG = {

@@ -181,16 +181,6 @@ def test_what_came_through_is_an_average_of_rounds_and_replaced_as_a_whole():
     assert first == {1: 1.0, 2: 0.0}
 
 
-def test_an_exchange_of_the_robust_profile_moves_no_model_and_fills_the_replicas():
-    pair = Pair(spec="none")
-    models = [engine.state.model.copy() for engine in pair.engines]
-    for _ in range(3):
-        pair.exchange(factor=0.0)
-    for index in (0, 1):
-        np.testing.assert_array_equal(pair.engines[index].state.model, models[index])
-        np.testing.assert_allclose(pair.engines[index].state.edges[1 - index].peer, models[1 - index], atol=1e-6)
-
-
 # -- what a refusal says of the neighbor ----------------------------------------------------------------------------
 
 

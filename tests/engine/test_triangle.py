@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 from p2pfl.compress import make_compressor
 from p2pfl.core.events import ApplyReply, ApplyRequest, CommitRound, Freeze, ResetEdge
 from p2pfl.engine.arithmetic import Codecs
-from p2pfl.engine.changes import change, entry, redo
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import LocalRound
 from p2pfl.methods import Variate
 
 sys.path.insert(0, str(Path(__file__).parent))
-from pair import picture
+from pair import picture, replayed
 
 SIZE, METHOD = 600, Variate()
 EDGES = ((0, 1), (0, 2), (1, 2))
@@ -122,12 +121,7 @@ class Triangle:
         assert first.record.chain == second.record.chain
 
     def recovered(self, index):
-        state, codecs = copy.deepcopy(self.starts[index]), self.engines[index].codecs
-        for done in self.logs[index]:
-            kind, header, blobs = entry(done)
-            again = change(kind, header, [bytes(blob) for blob in blobs], np.dtype(np.float32))
-            redo(state, again, codecs=codecs, method=METHOD)
-        return state
+        return replayed(self.starts[index], self.logs[index], self.engines[index].codecs, METHOD)
 
 
 STEPS = st.lists(

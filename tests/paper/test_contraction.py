@@ -109,17 +109,3 @@ def test_a_lie_about_n_never_gives_a_neighbor_more_than_one_part_in_degree_plus_
         victim = {liar}.symmetric_difference({i, j}) if liar in (i, j) else set()
         for k in victim:
             assert c / n[k] <= (1 + 1e-12) / (topology.degrees[k] + 1)
-
-
-@pytest.mark.parametrize(("spec", "nodes"), GRAPHS[:-1], ids=ids[:-1])
-def test_averaging_with_rows_normalized_by_n_ends_at_the_wrong_mean(spec, nodes):
-    """W_ij = n_j over the closed neighborhood's sum: its stationary weights are n_i times that sum, not n_i."""
-    topology, n = build(spec, nodes), unequal(nodes)
-    W = np.eye(nodes)
-    for i, j in topology.edges:
-        W[i, j] = W[j, i] = 1.0
-    W = W * n / (W @ n)[:, None]
-    values, vectors = np.linalg.eig(W.T)
-    stationary = np.real(vectors[:, int(np.argmax(np.real(values)))])
-    stationary /= stationary.sum()
-    assert 0.5 * np.abs(stationary - n / n.sum()).sum() > 0.03

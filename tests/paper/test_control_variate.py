@@ -14,11 +14,9 @@ import numpy as np
 import pytest
 
 from p2pfl.compress import make_compressor
-from p2pfl.config.model import TrainingConfig
-from p2pfl.core.settings import Settings, parse_staleness
-from p2pfl.learn.task import NodeContext, QuadraticLearner, QuadraticTask
 from p2pfl.methods import Method, Variate
 from p2pfl.reporting.status import consensus_distance
+from tests.property.world_kit import core_settings, quadratic_learners
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from open_world import OpenPlan, OpenWorld
@@ -30,24 +28,8 @@ RING = ((0, 1), (0, 3), (1, 2), (2, 3))
 
 def quadratics(*, beta, samples, rounds=150, **changes):
     """A ring of four nodes, each with its own optimum and curvature, after its last round; world and true optimum."""
-    training = TrainingConfig(rounds=rounds, local_steps=5, learning_rate=0.1, batch_size=10)
-    task = QuadraticTask(size=4, condition=10.0, samples=samples)
-    learners = tuple(
-        QuadraticLearner(task, NodeContext(node=k, nodes=4, name=str(k), seed=3, base_dir=Path()), training)
-        for k in range(4)
-    )
-    settings = Settings(
-        rounds=rounds,
-        time_s=None,
-        closing_rounds=10,
-        staleness=parse_staleness("hinge-polynomial:4,0.5"),
-        speed_limit=1.0,
-        start_wait_s=2.0,
-        linger_s=5.0,
-        max_wait_s=5.0,
-        exchanges_per_s=200.0,
-        audit_every=64,
-    )
+    learners = quadratic_learners(samples, rounds=rounds)
+    settings = core_settings(rounds=rounds, max_wait_s=5.0, audit_every=64)
     world = OpenWorld(
         OpenPlan(
             edges=RING,

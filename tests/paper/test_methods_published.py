@@ -15,10 +15,9 @@ import pytest
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import TrainingConfig
-from p2pfl.core.settings import Settings, parse_staleness
-from p2pfl.learn.task import NodeContext, QuadraticLearner, QuadraticTask
 from p2pfl.methods import make_method
 from p2pfl.reporting.status import consensus_distance
+from tests.property.world_kit import core_settings, quadratic_learners
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from open_world import OpenPlan, OpenWorld
@@ -28,29 +27,12 @@ SAMPLES = [50, 200, 100, 30]
 TENFOLD = {0: 0.1, 1: 0.3, 2: 0.2, 3: 0.03}
 
 
-def learners_of(training):
-    task = QuadraticTask(size=4, condition=10.0, samples=SAMPLES)
-    contexts = [NodeContext(node=k, nodes=4, name=str(k), seed=3, base_dir=Path()) for k in range(4)]
-    return tuple(QuadraticLearner(task, context, training) for context in contexts)
-
-
 @cache
 def ended(spec, *, rounds=60, rate=0.1, tenfold=False):
     """Models (4, d) after the last round, the mean one, and the true weighted optimum."""
     training = TrainingConfig(rounds=rounds, learning_rate=rate, batch_size=10, local_steps=5)
-    settings = Settings(
-        rounds=rounds,
-        time_s=None,
-        closing_rounds=10,
-        staleness=parse_staleness("hinge-polynomial:4,0.5"),
-        speed_limit=1.0,
-        start_wait_s=2.0,
-        linger_s=5.0,
-        max_wait_s=5.0,
-        exchanges_per_s=200.0,
-        audit_every=64,
-    )
-    learners = learners_of(training)
+    settings = core_settings(rounds=rounds, max_wait_s=5.0, audit_every=64)
+    learners = quadratic_learners(SAMPLES, rounds=rounds, learning_rate=rate)
     world = OpenWorld(
         OpenPlan(
             edges=RING,

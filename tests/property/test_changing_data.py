@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.aggregate import make_rule
@@ -18,7 +18,7 @@ from sim.worlds.model import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_conservation import FAULTS, LINKS, schedule
-from world_kit import GRAPHS, KINDS, StillLearner, make_world
+from world_kit import GRAPHS, KINDS, StillLearner, few, make_world
 
 FOUR = (4, (((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)),))
 """All four are neighbors: enough for a rule that bears one liar."""
@@ -91,11 +91,7 @@ def run_checking(world, until_s):
 
 
 @pytest.mark.long
-@settings(
-    max_examples=settings.default.max_examples // 3,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-)
+@few(3)
 @given(
     place=st.sampled_from([(graph, None) for graph in GRAPHS] + [(FOUR, rule) for rule in RULES]),
     seed=st.integers(0, 2**32 - 1),

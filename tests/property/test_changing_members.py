@@ -14,10 +14,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from p2pfl.config.model import TrainingConfig
 from p2pfl.core.events import CommitRound
 from p2pfl.core.settings import Phase as NodePhase
-from p2pfl.learn.task import NodeContext, QuadraticLearner, QuadraticTask
 from p2pfl.methods import Variate
 from sim.worlds.model import LinkSpec, Spread
 
@@ -27,6 +25,7 @@ from drawn_worlds import RULES, draw_changing
 from oracle import checked
 from test_conservation import FAULTS, LINKS, relative_drift
 from test_flows import EVENTS_BETWEEN_LOOKS, correction
+from world_kit import few, quadratic_learners
 
 
 def happen(world, kind, which, length_s, kept):
@@ -48,11 +47,7 @@ def run_checking(world, until_s, start):
         assert world.oracle.replicas_agree(amnesia=True)
 
 
-@settings(
-    max_examples=settings.default.max_examples // 4,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-)
+@few(4)
 @given(
     shape=st.sampled_from(SHAPES),
     operations=OPERATIONS,
@@ -164,24 +159,14 @@ class Lonely:
         pass
 
 
-def learners_of(seed, nodes):
-    """Each has its own optimum."""
-    samples = [int(n) for n in np.random.default_rng(seed).integers(50, 200, nodes)]
-    task = QuadraticTask(size=4, condition=10.0, samples=samples)
-    training = TrainingConfig(rounds=10**6, local_steps=5, learning_rate=0.1, batch_size=10)
-    return tuple(
-        QuadraticLearner(task, NodeContext(node=k, nodes=nodes, name=str(k), seed=3, base_dir=Path()), training)
-        for k in range(nodes)
-    )
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS[:3])
 def test_the_flows_of_those_who_are_members_sum_to_zero_once_nothing_is_on_its_way(seed):
     """What an edge that goes has kept is dropped at both ends, also where one of them was removed or has crashed."""
     found = many_changes(seed)
     found += charters_after(found, leave=found[-1].members[-1])
-    learners = learners_of(seed, found[-1].ever)
+    samples = [int(n) for n in np.random.default_rng(seed).integers(50, 200, found[-1].ever)]
+    learners = quadratic_learners(samples)
     world = ChangingWorld(found, seed=seed, learners=learners, method=Variate(0.1))
     world.kernel.at(2.5, partial(happen, world, "crash", 1, 0.4, 0))
     checked = 0
@@ -218,13 +203,6 @@ def hold_what_must_hold(seed, rule):
 
 DRAWN = {"seed": st.integers(0, 2**32 - 1), "rule": st.sampled_from(["mean", *RULES])}
 ONE_BY_ONE = settings(suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.reuse, Phase.generate])
-
-
-@pytest.mark.long
-@settings(ONE_BY_ONE, max_examples=4)
-@given(seed=st.integers(0, 40), rule=st.sampled_from(RULES))
-def test_robust_rules_bear_drawn_worlds_whose_members_change(seed, rule):
-    hold_what_must_hold(seed, rule)
 
 
 @pytest.mark.long

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from sim.worlds.model import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parent))
-from world_kit import GRAPHS, KINDS, OpenPlan, make_world
+from world_kit import GRAPHS, KINDS, OpenPlan, few, make_world
 
 FAULTS = st.lists(
     st.tuples(
@@ -33,6 +33,8 @@ LINKS = st.builds(
     duplication=st.sampled_from([0.0, 0.3]),
     redial_s=st.sampled_from([0.01, 0.3]),
 )
+
+WORLDS = {"graph": st.sampled_from(sorted(GRAPHS)), "seed": st.integers(0, 2**32 - 1), "link": LINKS, "faults": FAULTS}
 
 
 def schedule(world, faults, *, amnesia=False):
@@ -58,16 +60,9 @@ def run_checking(world, until_s, start, *, amnesia=False):
         assert world.oracle.replicas_agree(amnesia=amnesia)
 
 
-@settings(
-    max_examples=settings.default.max_examples // 3,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-)
+@few(3)
 @given(
-    graph=st.sampled_from(sorted(GRAPHS)),
-    seed=st.integers(0, 2**32 - 1),
-    link=LINKS,
-    faults=FAULTS,
+    **WORLDS,
     compressors=st.lists(st.sampled_from(KINDS), min_size=1, max_size=6),
     weighted=st.booleans(),
 )
@@ -86,16 +81,9 @@ def test_the_weighted_sum_is_conserved_whatever_happens_to_messages_links_and_no
     assert all(edge.exchange.record.resyncs == 0 for host in world.hosts for edge in host.core.edges.values())
 
 
-@settings(
-    max_examples=settings.default.max_examples // 10,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-)
+@few(10)
 @given(
-    graph=st.sampled_from(sorted(GRAPHS)),
-    seed=st.integers(0, 2**32 - 1),
-    link=LINKS,
-    faults=FAULTS,
+    **WORLDS,
     compressor=st.sampled_from(["q8", "fragment:3"]),
 )
 @example(
@@ -126,16 +114,9 @@ def test_all_nodes_reach_the_weighted_mean_once_the_faults_are_over(graph, seed,
         np.testing.assert_allclose(host.engine.state.model, target, atol=1e-5)
 
 
-@settings(
-    max_examples=settings.default.max_examples // 4,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-)
+@few(4)
 @given(
-    graph=st.sampled_from(sorted(GRAPHS)),
-    seed=st.integers(0, 2**32 - 1),
-    link=LINKS,
-    faults=FAULTS,
+    **WORLDS,
     compressor=st.sampled_from(["q8", "fragment:2+bf16"]),
 )
 def test_what_an_amnesiac_takes_away_is_all_that_is_missing(graph, seed, link, faults, compressor):
@@ -146,16 +127,9 @@ def test_what_an_amnesiac_takes_away_is_all_that_is_missing(graph, seed, link, f
     run_checking(world, 4.0, start, amnesia=True)
 
 
-@settings(
-    max_examples=settings.default.max_examples // 2,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-)
+@few(2)
 @given(
-    graph=st.sampled_from(sorted(GRAPHS)),
-    seed=st.integers(0, 2**32 - 1),
-    link=LINKS,
-    faults=FAULTS,
+    **WORLDS,
     amnesia=st.booleans(),
 )
 def test_every_node_comes_to_its_end_whatever_has_happened(graph, seed, link, faults, amnesia):

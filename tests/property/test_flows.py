@@ -13,18 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.compress import make_compressor
-from p2pfl.config.model import TrainingConfig
-from p2pfl.engine.arithmetic import NodeSeen
-from p2pfl.learn.task import NodeContext, QuadraticLearner, QuadraticTask
 from p2pfl.methods import Variate
 from sim.worlds.model import LinkSpec
+from tests.engine.pair import correction
 
 sys.path.insert(0, str(Path(__file__).parent))
-from world_kit import GRAPHS, OpenPlan, OpenWorld, core_settings
+from world_kit import GRAPHS, OpenPlan, OpenWorld, core_settings, few, quadratic_learners
 
 BETA = 0.1
 EVENTS_BETWEEN_LOOKS = 7
@@ -48,23 +46,12 @@ LINKS = st.builds(
 )
 
 
-def correction(state, beta):
-    """The control variate (d,) of a node in that state."""
-    method = Variate(beta)
-    return method.begin(NodeSeen.of(state, method))["correction"]
-
-
 def make_world(graph, *, seed, compressor="none", link=None, rounds=10**6, round_s=None, **changes):
     """Nodes of unequal n, each with its own optimum and curvature; the world and the true weighted optimum."""
     nodes, rounds_of_edges = GRAPHS[graph]
     edges = tuple(sorted({edge for edges in rounds_of_edges for edge in edges}))
     samples = [int(n) for n in np.random.default_rng(seed).integers(50, 200, nodes)]
-    training = TrainingConfig(rounds=rounds, local_steps=5, learning_rate=0.1, batch_size=10)
-    task = QuadraticTask(size=4, condition=10.0, samples=samples)
-    learners = tuple(
-        QuadraticLearner(task, NodeContext(node=k, nodes=nodes, name=str(k), seed=3, base_dir=Path()), training)
-        for k in range(nodes)
-    )
+    learners = quadratic_learners(samples, rounds=rounds)
     world = OpenWorld(
         OpenPlan(
             edges=edges,
@@ -160,11 +147,7 @@ def run_to_the_optimum(world, optimum, limit_s=120.0):
     return away
 
 
-@settings(
-    max_examples=settings.default.max_examples // 10,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-)
+@few(10)
 @given(
     graph=st.sampled_from(["pair", "path", "triangle", "ring", "star", "turning-triangle"]),
     seed=st.integers(0, 2**32 - 1),

@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from hypothesis import HealthCheck, Phase, settings
 
 from p2pfl.compress import make_compressor
+from p2pfl.config.model import TrainingConfig
 from p2pfl.core.settings import Settings, parse_staleness
 from p2pfl.learn.interface import LocalRound
+from p2pfl.learn.task import NodeContext, QuadraticLearner, QuadraticTask
 from sim.worlds.model import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -34,6 +37,15 @@ KINDS = (
 )
 """of compressors: every stage, and every kind of chain."""
 D = 5
+
+
+def few(part):
+    """Settings of a property that looks at whole worlds: so much fewer examples, and none made smaller."""
+    return settings(
+        max_examples=settings.default.max_examples // part,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    )
 
 
 class StillLearner:
@@ -63,6 +75,16 @@ class StillLearner:
 
     def state_dict(self, vector):
         return {}
+
+
+def quadratic_learners(samples, **training):
+    """One for each node: its own optimum and its own curvatures."""
+    task = QuadraticTask(size=4, condition=10.0, samples=list(samples))
+    plain = {"rounds": 10**6, "local_steps": 5, "learning_rate": 0.1, "batch_size": 10}
+    config = TrainingConfig(**(plain | training))
+    nodes = len(samples)
+    contexts = [NodeContext(node=k, nodes=nodes, name=str(k), seed=3, base_dir=Path()) for k in range(nodes)]
+    return tuple(QuadraticLearner(task, context, config) for context in contexts)
 
 
 def core_settings(**changes):

@@ -32,15 +32,6 @@ def test_no_value_is_further_than_half_a_step_of_its_own_block(spec, vector):
         assert np.abs(block - decoded[first : first + 256]).max() <= half_step * (1 + 1e-4) + 1e-35
 
 
-@pytest.mark.parametrize(("spec", "least"), [("q8", 0.9999), ("q4", 0.985)])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_gaussian_vector_keeps_far_more_than_the_guarantee(spec, least, dtype):
-    vector = np.random.default_rng(5).standard_normal(100_000).astype(dtype)
-    compressor = build(spec)
-    error = vector - compressor.decode(compressor.encode(vector), vector.size)
-    assert 1 - (error @ error) / (vector @ vector) > max(least, compressor.delta(vector.size))
-
-
 @pytest.mark.parametrize("spec", sorted(LARGEST))
 def test_the_worst_block_attains_the_guaranteed_delta_and_no_less(spec):
     compressor = build(spec)
@@ -49,11 +40,6 @@ def test_the_worst_block_attains_the_guaranteed_delta_and_no_less(spec):
     error = block - compressor.decode(compressor.encode(block), 256)
     attained = 1 - (error @ error) / (block @ block)
     assert compressor.delta(256) < attained < compressor.delta(256) + 1e-3
-
-
-def test_q4_takes_half_a_byte_a_value_and_a_scale_a_block():
-    assert build("q4").size_bytes(2410) == 4 * 10 + 1205
-    assert build("q8").size_bytes(257) == 4 * 2 + 257
 
 
 @pytest.mark.parametrize("spec", sorted(LARGEST))

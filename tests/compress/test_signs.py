@@ -44,14 +44,6 @@ def test_the_scale_of_sign_is_the_mean_magnitude_and_a_bit_says_which_values_are
         assert np.allclose(found, np.where(block < 0, -scale, scale), rtol=1e-5, atol=0)
 
 
-@given(vector=within_range())
-def test_the_error_of_sign_is_what_the_formula_says(vector):
-    """Of a block of B values: |x|_2^2 - |x|_1^2 / B."""
-    decoded = build("sign").decode(build("sign").encode(vector), vector.size)
-    wanted = sum((np.float64(b) ** 2).sum() - np.abs(np.float64(b)).sum() ** 2 / b.size for b in blocks_of(vector))
-    assert loss(vector, decoded) == pytest.approx(wanted, rel=1e-4, abs=1e-4 * float((np.float64(vector) ** 2).sum()))
-
-
 @pytest.mark.parametrize("size", [1, 2, 100, 256, 1000])
 def test_one_value_among_zeros_attains_the_delta_of_sign(size):
     vector = np.zeros(size, np.float32)
@@ -60,14 +52,6 @@ def test_one_value_among_zeros_attains_the_delta_of_sign(size):
     attained = 1 - loss(vector, compressor.decode(compressor.encode(vector), size)) / 9
     block = min(256, size) if size <= 256 else 256
     assert compressor.delta(size) < attained == pytest.approx(1 / block, abs=1e-6)
-
-
-def test_no_other_levels_or_scale_of_sign_do_better():
-    block = np.random.default_rng(3).standard_t(3, 256).astype(np.float32)
-    best = loss(block, build("sign").decode(build("sign").encode(block), 256))
-    scale = np.abs(block).mean()
-    for factor in (0.9, 0.99, 1.01, 1.1):
-        assert loss(block, np.where(block < 0, -1, 1) * scale * factor) > best
 
 
 @given(vector=within_range())
@@ -105,13 +89,6 @@ def test_the_scale_of_q2_is_close_to_the_best_there_is(kind):
     found = loss(rows, build("q2").quantize_rows(rows))
     assert sum(best_possible(row) for row in rows) <= found * (1 + 1e-6)
     assert found < 1.05 * sum(best_possible(row) for row in rows)
-
-
-@pytest.mark.parametrize(("kind", "least"), [("normal", 0.878), ("laplace", 0.82)])
-def test_q2_keeps_far_more_than_the_guarantee_of_a_typical_vector(kind, least):
-    vector = getattr(np.random.default_rng(5), kind)(size=100_000)
-    decoded = build("q2").decode(build("q2").encode(vector), vector.size)
-    assert 1 - loss(vector, decoded) / (vector @ vector) > least
 
 
 @pytest.mark.parametrize("spec", sorted(PLANES))

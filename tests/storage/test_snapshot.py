@@ -138,7 +138,3 @@ def test_when_no_snapshot_is_whole_the_error_names_each_and_says_what_to_do(tmp_
         f"{tmp_path}/snapshot-00000001 is damaged: its digest does not match. Restore one of these files from a "
         "backup, or move the folder away to start anew"
     )
-
-
-def test_an_empty_folder_has_no_snapshot(tmp_path):
-    assert load_latest(tmp_path) == (None, [])

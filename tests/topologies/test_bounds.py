@@ -13,7 +13,7 @@ from topologies import design as designing
 from topologies.cli import terminal, topology
 from topologies.design.candidates import DESIGN_LIMIT, Goal, candidate, known_graphs
 from topologies.eigen import EFFORT_LIMIT, effort
-from topologies.experiments import ConsensusSettings, decay, rounds_limit, simulate
+from topologies.experiments import ConsensusSettings, decay, simulate
 
 
 def call(*arguments):
@@ -116,13 +116,6 @@ def test_a_folder_that_may_not_be_written_is_told_before_the_search(tmp_path, mo
     monkeypatch.setattr("topologies.cli.terminal.os.access", lambda *_: False)
     monkeypatch.setattr("topologies.design.design", lambda *_, **__: pytest.fail("computed"))
     assert "cannot be written" in str(call("design", "-n", "20", "-o", str(tmp_path / "a.json")).exception)
-
-
-def test_rounds_times_edges_are_bounded():
-    for links in (1, 5_000, 20_000, 2_000_000):
-        assert rounds_limit(links, ConsensusSettings()) * links <= 500_000_000
-    assert rounds_limit(2_000, ConsensusSettings()) == 100_000
-    assert rounds_limit(50_000_000, ConsensusSettings()) == 10
 
 
 def test_what_is_not_settled_within_the_work_is_said(monkeypatch):

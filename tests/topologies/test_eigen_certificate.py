@@ -129,21 +129,3 @@ def test_the_bound_on_treewidth_never_forbids_what_elimination_does():
 def test_a_large_expander_is_not_even_tried():
     hypercube = build("hypercube", 1 << 17)
     assert too_wide(Laplacian.plain(hypercube), 2.0, CHEAP)
-
-
-def test_elimination_keeps_the_form_of_what_is_left():
-    """The Schur complement, against dense algebra; its rounding is directed downwards."""
-    laplacian = random_laplacian(3, 1.0, nodes=20)
-    sigma = 0.1 * extremes(laplacian).low
-    form = QuadraticForm.of(laplacian, sigma)
-    eliminate(form, degree=20, until=2, edges=1000)
-    full = np.zeros((laplacian.nodes,) * 2)
-    i, j = laplacian.ends.T
-    full[i, j] = full[j, i] = -laplacian.c
-    np.fill_diagonal(full, -full.sum(axis=1) - sigma * laplacian.n)
-    gone = np.setdiff1d(np.arange(laplacian.nodes), form.nodes)
-    block = full[np.ix_(form.nodes, gone)]
-    exact = full[np.ix_(form.nodes, form.nodes)] - block @ np.linalg.solve(full[np.ix_(gone, gone)], block.T)
-    left = np.diag(form.sums + form.e)
-    left[form.i, form.j] = left[form.j, form.i] = -form.c
-    assert np.allclose(left, exact, rtol=1e-9)

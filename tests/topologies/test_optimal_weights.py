@@ -106,13 +106,6 @@ def test_a_step_that_rounding_spoils_ends_the_search_at_the_last_allowed_weights
     own_weights(topology.with_weights(found.weights))
 
 
-def test_a_random_geometric_graph_has_weights_that_can_be_used():
-    topology = build("geometric", 30, 4)
-    found = optimal_weights(topology)
-    assert found.bound <= found.rate <= found.bound + 1e-4
-    own_weights(topology.with_weights(found.weights))
-
-
 def test_parts_that_never_agree_have_none_and_the_rate_is_one():
     topology = Topology("two", 4, [(0, 1), (2, 3)])
     assert component_count(topology) == 2

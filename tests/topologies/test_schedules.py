@@ -174,13 +174,6 @@ def test_weights_that_are_all_the_same_are_held_once():
     assert mixing.numerators.base.nbytes == 8
 
 
-def test_links_of_different_weights_are_applied_to_many_vectors_at_once_each_with_its_own():
-    mixing = next(mixing for mixing in build_schedule("base", 103).mixings if len(set(mixing.weights)) > 1)
-    assert len(mixing.layers) == 1
-    x = np.random.default_rng(0).normal(size=(103, 4))
-    np.testing.assert_allclose(mixing.apply(x), mixing.dense() @ x, atol=1e-14)
-
-
 def test_a_round_without_links_changes_nothing():
     mixing = MixingMatrix.joined(4, [])
     x = np.arange(4.0)

@@ -222,16 +222,6 @@ def address_of(message):
     return np.frombuffer(message.body, np.uint8).__array_interface__["data"][0]
 
 
-def test_the_buffer_of_a_forgotten_message_serves_the_next_one():
-    assembler = Assembler(LIMIT)
-    first = receive(assembler, seed=1)
-    where = address_of(first)
-    del first
-    second = receive(assembler, seed=2)
-    assert address_of(second) == where
-    assert second == request_of(CHUNK_BYTES, seed=2)
-
-
 @pytest.mark.parametrize(
     "hold",
     [

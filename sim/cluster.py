@@ -52,9 +52,7 @@ PRESSES_NS = 1_000_000
 
 
 class Liars:
-    """The liars; `meet` connects them to what they see. `samples` are those of all nodes, `learners` their learners,
-    or one pool of them.
-    """
+    """The liars; `meet` connects them to what they see. `samples` are all nodes'; `learners` too, or a pool of them."""
 
     def __init__(
         self,
@@ -397,9 +395,7 @@ def script(federation: FederationConfig, spec: WorldSpec, learners: Learners, *,
 
 
 def _tested_every(evaluate_every: EvaluateEvery) -> int:
-    """Return the number of rounds between the tests that a stop condition reads: it counts rounds, so none are left out
-    to save time.
-    """
+    """Return the rounds between the tests that a stop condition reads: it counts rounds, so no test is left out."""
     return evaluate_every if isinstance(evaluate_every, int) and evaluate_every else 1
 
 

@@ -29,15 +29,11 @@ from sim.attacks import boast, passable
 from sim.learning.nodes import Learners
 
 ShowLie = Callable[[Vector, int], Vector]
-"""Maps (model (d,), peer) to the vector that a liar shows that neighbor: (d,), not always finite, or of
-another length.
-"""
+"""Maps (model (d,), peer) to what a liar shows that neighbor: (d,), not always finite, or of another length."""
 
 
 LOG_ENTRIES = 64
-"""The number of log entries, plus one per neighbor, before a snapshot replaces the log; long runs would fill the
-memory.
-"""
+"""The log entries, plus one per neighbor, before a snapshot replaces the log; long runs would fill the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,17 +28,13 @@ FLOAT_BYTES = 4
 BASE_BYTES = 330 * 2**20
 """Python, numpy, torch and the data that all nodes share."""
 VECTORS_PER_NODE, VECTORS_PER_EDGE = 5, 6
-"""Per node: the model, and model, variate and result of the round in flight, and its copy for tests. Per edge: two
-replicas and the flow at each end.
-"""
+"""Per node: model, its copy for tests, and model, variate and result of a round. Per edge: replica and flow, twice."""
 PERSONAL_COPIES = 3
 """Copies of a personal part: in the module, after the last round, and in the state to which a crash returns."""
 PAYLOADS_PER_EDGE = 4
 """A Request and a Reply, each pending at one end and in flight or in the log."""
 OBJECT_BYTES_PER_NODE, OBJECT_BYTES_PER_EDGE = 150_000, 60_000
-"""Objects, and what is freed only at the end. Measured on rings of the digits' model: .40 GB in all with 100 nodes and
-.70 with 1,000, where this estimates .39 and .68.
-"""
+"""Objects, and what is freed only at the end. For 100 and 1,000 digit nodes: .39 and .68 GB; measured .40 and .70."""
 TRAINING_VECTORS_PER_ROW = 6
 """Vectors of a training node: parameters, gradients, optimizer state and autograd's copies."""
 ROWS_AT_ONCE = 256
@@ -46,9 +42,7 @@ ROWS_AT_ONCE = 256
 DESCRIBED_BYTES_PER_NODE = 1_500
 """A member and its edges as a federation describes them, in any simulator."""
 ARRAYS_BYTES_PER_NODE, ARRAYS_BYTES_PER_EDGE = 15_000, 15_000
-"""Beside the vectors of arrays: report, clock, and above all the spectrum of the graph. Measured with 1,000 and 10,000
-nodes of degree 2, 4 and 8.
-"""
+"""Beside vectors: report, clock, the graph's spectrum above all. Measured: 1,000 and 10,000 nodes of degree 2 to 8."""
 USABLE_SHARE = 0.9
 """The fraction of available memory that may be planned; the rest covers what the estimate misses."""
 
@@ -70,9 +64,7 @@ def needed_bytes(*, nodes: int, edges: int, size: int, payload_bytes: int, perso
 def check_memory(
     *, nodes: int, edges: int, size: int, payload_bytes: int, personal: int = 0, root: Path = Path("/")
 ) -> None:
-    """Refuse a run that does not fit. Raises UserError, saying what to change, if the run exceeds the available memory
-    and that is known.
-    """
+    """Refuse a run that exceeds the available memory, if that is known. Raises UserError, saying what to change."""
     needed = needed_bytes(nodes=nodes, edges=edges, size=size, payload_bytes=payload_bytes, personal=personal)
     refuse_too_large(needed, nodes=nodes, edges=edges, size=size, root=root)
 
@@ -102,9 +94,7 @@ def refuse_too_large(needed: int, *, nodes: int, edges: int, size: int, root: Pa
 
 
 def check_count(nodes: int, *, each: int = DESCRIBED_BYTES_PER_NODE, root: Path = Path("/")) -> None:
-    """Refuse nodes that cannot fit at `each` so many bytes, before any is made. Raises UserError that names the need
-    and what is available.
-    """
+    """Refuse nodes that cannot fit at `each` so many bytes, before any is made. Raises UserError: need, available."""
     needed = BASE_BYTES + nodes * each
     available = available_bytes(root)
     if available is not None and needed > available * USABLE_SHARE:

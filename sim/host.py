@@ -86,9 +86,7 @@ ANSWERS: dict[type, int] = {Refused: int(TraceKind.REFUSED)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPlan:
-    """The plan by which a host is built each time it starts. `steps` is the number in a local round; `budget` pays for
-    each round, if privacy is promised.
-    """
+    """The plan by which a host is built at each start: `steps` of a local round; `budget` for each, if private."""
 
     index: int
     neighbors: tuple[int, ...]
@@ -316,9 +314,7 @@ class HostProcess:
         self.machine.kernel.at(deadline, partial(self._wake, deadline))
 
     def _wake(self, deadline: float) -> None:
-        """Wake the core. A timer that an earlier one has replaced does nothing; the later deadline serves its
-        purpose.
-        """
+        """Wake the core. A timer that an earlier one has replaced does nothing; the later deadline serves its turn."""
         if self.alive and deadline == self.wakes_at:
             self.wakes_at = NEVER
             self.act(self.core.wake(self.machine.kernel.now))
@@ -416,9 +412,7 @@ class Host:
         self.take(Amended(neighbors=plan.neighbors, turns=plan.turns, settings=plan.settings))
 
     def accepts(self, peer: int) -> bool:
-        """Return True if the node lets that neighbor open a session, including one that is about to be added or
-        removed.
-        """
+        """Return True if the node lets that neighbor open a session, even one that is about to be added or removed."""
         leaving = self.alive and peer in self.core.edges and peer not in self.plan.settings.retired
         return peer in self.plan.neighbors or leaving
 

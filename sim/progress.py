@@ -23,9 +23,7 @@ FORESEEABLE_FROM = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress:
-    """The progress of a run: `rounds` of all nodes together, out of `rounds_to_do`, which is None if not known
-    beforehand.
-    """
+    """The progress of a run: `rounds` of all nodes together, of `rounds_to_do`, None if not known beforehand."""
 
     time_s: float
     rounds: int

@@ -72,9 +72,7 @@ MOST_EVALUATED = 256
 
 
 def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alone: bool = False) -> Report:
-    """Build the report. `references` adds what a server and pooled data would achieve; `alone` also adds each node
-    without neighbors.
-    """
+    """Build the report. `references` adds what a server and pooled data would achieve; `alone` adds each node alone."""
     federation, world = stage.script.federation, stage.world
     models = stage.models()
     values = value_digest(models, stage.method_vectors(), stage.personal())
@@ -312,9 +310,7 @@ class Figures:
         ]
 
     def closing_ends(self) -> float:
-        """Return the mean number of edge ends that those nodes have in one round, without edges to nodes that are
-        down.
-        """
+        """Return the mean number of edge ends that those nodes have in a round, none to nodes that are down."""
         federation, hosts = self.script.federation, self.stage.world.hosts
         counted = set(self._honest_and_up())
         schedule = federation.schedule or (federation.edges,)
@@ -326,9 +322,7 @@ class Figures:
 
 
 def _references(stage: PreparedRun, nodes: list[NodeReport], history: list[Point], *, alone: bool) -> References:
-    """Compute the references, for as many rounds as a node took on average: more than asked, where it had to go on
-    until all were through.
-    """
+    """Compute the references for the mean rounds of a node: more than asked, where it went on till all were through."""
     federation, learners, attack = stage.script.federation, stage.script.learners, stage.script.attack
     if (attack is not None and attack.poison is not None) or (alone and learners.personal):
         learners = make_learners(federation)
@@ -409,9 +403,7 @@ def _success(stage: PreparedRun, models: NDArray[Any]) -> list[float | None]:
 
 
 def _neighbors(stage: PreparedRun, node: int) -> list[NeighborStatus]:
-    """Return the node's traffic with each neighbor, and the neighbor's state since the latest start, as a real node
-    reports them.
-    """
+    """Return each neighbor's traffic with the node, and its state since the latest start, as real nodes report them."""
     federation, host = stage.script.federation, stage.world.hosts[node]
     held = host.core.standings(stage.world.kernel.now) if host.starts else {}
     return [

@@ -43,9 +43,7 @@ SLICES = 4
 
 
 def _return_free_memory() -> None:
-    """Give memory that was freed back to the system, if the C library can (glibc). It keeps what lies below anything in
-    use: after the data of ten thousand nodes have been read, 150 MB.
-    """
+    """Give freed memory back, if the C library can (glibc): it keeps 150 MB after reading ten thousand nodes' data."""
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):
@@ -55,9 +53,7 @@ def _return_free_memory() -> None:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Compute with one thread: more would split the sums in a product, and so round differently; they also slow down
-    small products.
-    """
+    """Compute with one thread: more split the sums in a product, so round otherwise, and slow down small ones."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -273,9 +269,7 @@ def evaluation_interval_ns(script: Script, stage: PreparedRun) -> int:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Pause garbage collection: cores and engines live as long as the run, and searching for cycles costs a tenth of
-    it.
-    """
+    """Pause garbage collection: cores and engines live as long as the run; a search for cycles costs a tenth of it."""
     gc.collect()
     gc.disable()
     try:

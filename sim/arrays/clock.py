@@ -33,9 +33,7 @@ LATEST_SOURCES = 16
 
 
 def known_s(course: Course, through_s: Floats) -> Floats:
-    """Return when each node knows that all are through (n,), from when each was. A node tells news when a round of its
-    own ends, of those asked or of those beyond, or before, as the census says.
-    """
+    """Return when each node knows that all are through (n,): told at the end of rounds, or earlier by the census."""
     latest = np.argsort(through_s)[-LATEST_SOURCES:].tolist()
     known, everything = through_s.copy(), (1 << len(latest)) - 1
     ways: list[list[tuple[int, float]]] = [[] for _ in through_s]

@@ -52,9 +52,7 @@ PASSES = 20
 
 
 def checked_bytes(setting: Setting, *, in_step: bool) -> int:
-    """Return the bytes that a run needs. Raises UserError, with what is available, if it does not fit; on a GPU that is
-    left to torch.
-    """
+    """Return the bytes that a run needs. Raises UserError if they are not available; on a GPU that is left to torch."""
     shape: dict[str, Any] = {"nodes": setting.nodes, "edges": len(setting.ends), "size": setting.size}
     replicas, corrected = setting.compressor is not None, len(setting.method.kept) or bool(setting.method.given)
     needed = arrays_bytes(**shape, in_step=in_step, replicas=replicas, corrected=corrected)
@@ -64,9 +62,7 @@ def checked_bytes(setting: Setting, *, in_step: bool) -> int:
 
 
 def foreseen(setting: Setting, train: Rounds, needed: int, *, in_step: bool) -> str:
-    """Say what the run will take, `needed` bytes of memory. Times a local round of a few nodes, and the compressor on
-    their models.
-    """
+    """Say what the run will take, also `needed` bytes. Times a local round of a few nodes, and their compressor."""
     nodes = np.arange(min(setting.nodes, max(1, CHUNK_FLOATS // setting.size)))
     models, compressor = setting.initial.repeat(len(nodes), 1), setting.compressor
     given = torch.zeros_like(models) if setting.method.given else None

@@ -281,9 +281,7 @@ def _refused_graphs(federation: FederationConfig, clock: str) -> Iterator[tuple[
 
 
 def refuse_far(setting: Setting, latency_s: NDArray[np.float64], trains_s: NDArray[np.float64]) -> None:
-    """Raise UserError if rounds that train `trains_s` (n,) would not wait for an edge's exchanges: by the patience of
-    `p2pfl.core.rounds`, or when the budget of that neighbor is used up.
-    """
+    """Raise UserError if `p2pfl.core.rounds` would not wait, by patience or budget, in rounds of `trains_s` (n,)."""
     exchange_s = 2 * (latency_s + setting.world.compute.engine_s)
     around: list[list[float]] = [[] for _ in trains_s]
     if exchange_s.max() > LEAST_USUAL_WAIT_S or setting.rounds * np.ptp(exchange_s) > WAIT_BURST_S:

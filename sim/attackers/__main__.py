@@ -38,9 +38,7 @@ def lie(
     verbose: bool,
     form: Form,
 ) -> None:
-    """Run a member of a federation that lies to its neighbors until its rounds are done, to test your own
-    federation.
-    """
+    """Run a member that lies to its neighbors until its rounds are done, to test your own federation."""
     from sim.attackers.offer import attack_of  # noqa: PLC0415 - `--help` stays instant
 
     attack_of(attack)

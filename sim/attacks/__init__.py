@@ -89,9 +89,7 @@ def parse_attack(text: object) -> Attack:
 
 
 def make_attack(text: object) -> Attack:
-    """Parse an attack and prepare it. Raises ValueError as `parse_attack` does, UserError if the user's own cannot be
-    imported.
-    """
+    """Parse an attack and prepare it. Raises ValueError as `parse_attack`, UserError if an own one fails to load."""
     attack = parse_attack(text)
     if attack.own is not None:
         attack.own.load()

@@ -121,9 +121,7 @@ class OwnLie:
         self._found: Callable[[Sight], Any] | None = None
 
     def load(self) -> None:
-        """Import the object; a file is relative to the working folder. Raises UserError if it cannot be imported or
-        called.
-        """
+        """Import the object; files are relative to the working folder. Raises UserError if that or a call fails."""
         found = find_object(self.name, Path(), what="attack", key=KEY, allowed="file.py:object or module:object")
         try:
             lie = found() if inspect.isclass(found) else found
@@ -134,9 +132,7 @@ class OwnLie:
         self._found = lie
 
     def __call__(self, sight: Sight) -> Vector:
-        """Return the vector that is shown: one-dimensional, of any length, finite or not. Raises UserError if the
-        object failed, or did not return a vector.
-        """
+        """Return the vector shown (n,), of any length, finite or not. Raises UserError if the object fails to."""
         if self._found is None:
             self.load()
         try:
@@ -173,15 +169,11 @@ class Poison(Protocol):
     """A liar that follows the protocol but trains on data that teach something else."""
 
     def spoil(self, samples: Samples, *, classes: int, seed: int, node: int) -> TensorSamples:
-        """Return the samples that the liar trains on, as many as before. Raises UserError if such poison does not exist
-        for this kind of data.
-        """
+        """Return as many samples as before, to train on. Raises UserError if this kind of data has no such poison."""
         ...
 
     def probe(self, samples: Samples, *, classes: int) -> TensorSamples:
-        """Return test data whose right answers measure the attack's success; may be empty. Raises UserError as `spoil`
-        does.
-        """
+        """Return test data whose right answers measure success; may be empty. Raises UserError as `spoil` does."""
         ...
 
 
@@ -259,9 +251,7 @@ def boast(weight: float) -> float:
 
 
 def _not_finite(shown: Vector, size_bytes: int) -> bytes:
-    """Write bytes that are NaN, or the infinity shown, whichever float type reads them: no encoder makes such a
-    payload.
-    """
+    """Write bytes that any float type reads as NaN, or as the infinity shown: no encoder makes such a payload."""
     if np.isnan(shown).any():
         return b"\xff" * size_bytes
     return np.resize(np.frombuffer(shown.astype("<f4").tobytes(), np.uint8), size_bytes).tobytes()
@@ -319,9 +309,7 @@ class AttackEntry(Entry):
 
 @dataclass(frozen=True, kw_only=True)
 class BlindEntry(AttackEntry):
-    """Registers a function as `Attack.blind`, as the base class does as `Attack.lie`; the parameters are additional
-    arguments.
-    """
+    """Registers a function as `Attack.blind`, as the base class as `Attack.lie`; parameters are further arguments."""
 
     def parts(self, arguments: Mapping[str, float]) -> dict[str, Any]:
         return {"blind": partial(self.made, **arguments)}

@@ -259,9 +259,7 @@ def spread_around(sight: Sight) -> float:
 
 
 MOST_SAMPLES = 2048
-"""If there are more samples, this many evenly spaced ones are used: an attack computes the loss a dozen times per
-lie.
-"""
+"""If there are more samples, this many evenly spaced ones are used: an attack computes a dozen losses per lie."""
 DIFFERENTIABLE = "a task with a torch model: digits, mnist-idx, csv, or one of your own in a file"
 
 
@@ -382,9 +380,7 @@ PERIOD, LONGEST_PERIOD = 10, 10**6
     parameters=(Parameter("ROUNDS", whole(1, LONGEST_PERIOD), "its rounds between two turns"),),
 )
 def sleeper(lie: Attack | None, rounds: int = PERIOD) -> Attack:
-    """Lie only in some rounds. Raises ValueError if no lie is named, or if the attack is not a lie: data are poisoned
-    once and for all.
-    """
+    """Lie only in some rounds. Raises ValueError if no lie is named, or poison is: data are poisoned for good."""
     if lie is None:
         raise ValueError("a sleeper has to have a lie")
     if lie.poison is not None:

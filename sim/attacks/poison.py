@@ -146,9 +146,7 @@ def poisoned(learner: Learner, poison: Poison) -> Learner:
 
 
 def success(learner: Learner, poison: Poison, models: Mapping[str, Vector]) -> dict[str, float]:
-    """Return, for each node, the share of test samples that its model (d,) labels as the liars taught; empty without
-    samples.
-    """
+    """Return each node's share of test samples that its model (d,) labels as liars taught; empty without samples."""
     known = _torch_learner(learner)
     if known.test_set is None:
         return {}

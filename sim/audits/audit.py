@@ -154,9 +154,7 @@ class Layer:
 
 
 def layers_of(scene: Scene) -> list[Layer]:
-    """List the layers: none, compression, and each unit of privacy, as the federation promises it or, as an example, at
-    epsilon 8.
-    """
+    """List the layers: none, compression, and each unit of privacy, as promised or, as an example, at epsilon 8."""
     plain = replace(scene.federation, gossip=replace(scene.federation.gossip, compressor="none"))
     own = scene.federation.gossip.compressor
     compressor = EXAMPLE_COMPRESSOR if own == "none" else own

@@ -149,18 +149,14 @@ FALSE_POSITIVES = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipFigures:
-    """The attack's success. `auc` is 0.5 for guessing; `tpr` is the share of members recognized when 1% of non-members
-    are mistaken for members.
-    """
+    """The success: `auc` of guessing is 0.5; `tpr` of members are recognized when 1% of non-members are mistaken."""
 
     auc: float
     tpr: float
 
 
 def confidences(module: nn.Module, inputs: Tensor, targets: Tensor) -> Values:
-    """Return the logit-scaled confidence (n,) in each row's own class: log p_y - log(1 - p_y), from outputs (n,
-    classes).
-    """
+    """Return the logit-scaled confidence (n,) in each row's own class: log p_y - log(1 - p_y); outputs (n, classes)."""
     was_training = module.training
     module.eval()
     with torch.no_grad():
@@ -192,9 +188,7 @@ def attack_each(confidence: Values, members: Flags) -> MembershipFigures:
 
 
 def judge(scores: Values, members: Flags) -> MembershipFigures:
-    """Judge the `scores` (n,), which should be larger for `members` (n,). Raises ValueError if all rows are members, or
-    if none is.
-    """
+    """Judge `scores` (n,), which should be larger for `members` (n,). Raises ValueError if all are members, or none."""
     inside, outside = np.sort(scores[members]), np.sort(scores[~members])
     if not len(inside) or not len(outside):
         raise ValueError("members and others are needed")
@@ -349,9 +343,7 @@ def bare_learner(
     node: int = 0,
     chain: bool = True,
 ) -> TorchLearner:
-    """Build a learner whose rounds are one step over all `rows` (n, SIZE), each row its own gradient, at
-    noise NOISE.
-    """
+    """Build a learner whose rounds are one step over all `rows` (n, SIZE), each its own gradient, at noise NOISE."""
     training = TrainingConfig(rounds=1, local_steps=1, batch_size=len(rows), learning_rate=1.0, method="plain")
     plan = Plan(
         unit=unit, epsilon=1e3, delta=delta, clip=clip, noise=NOISE, accountant=PRV, rounds=1, training=training
@@ -377,9 +369,7 @@ def canary(
     chance: Chance | None = None,
     chain: bool = True,
 ) -> Canary:
-    """Train `tries` rounds with the canary and as many without it. `chance` is the same as in real nodes, unless a test
-    passes another.
-    """
+    """Train `tries` rounds with the canary and as many without. `chance` is real nodes', unless a test has another."""
     rows = _rows(unit, clip)
     learners = [bare_learner(one, unit=unit, clip=clip, delta=delta, chance=chance, chain=chain) for one in rows]
     with_it, without = (_scores(learner, tries, place * tries) for place, learner in enumerate(learners))
@@ -402,9 +392,7 @@ def _rows(unit: str, clip: float) -> tuple[Tensor, Tensor]:
 
 
 def _scores(learner: TorchLearner, tries: int, first: int) -> Values:
-    """Measure how far each round moved in the canary's direction: against its own gradient, which is forward along the
-    first axis.
-    """
+    """Measure each round's move in the canary's direction: against its own gradient, forward along the first axis."""
     start = RoundStart(learner.initial())
     return np.array([learner.train(start, first + number).vector[0] for number in range(tries)], dtype=np.float64)
 

@@ -100,9 +100,7 @@ class FirstLayer:
 
 @dataclass(frozen=True, slots=True)
 class Reconstruction:
-    """The input (inputs,) as unit `unit` reveals it. `rank_one` is the fraction of the layer's gradient that it
-    explains, 1 for the gradient of one row.
-    """
+    """The input (inputs,) as `unit` reveals it; `rank_one`, the share of the gradient explained: 1 for one row's."""
 
     inputs: Values
     unit: int
@@ -110,9 +108,7 @@ class Reconstruction:
 
 
 def first_layer(module: nn.Module, places: list[TensorPlace]) -> FirstLayer | str:
-    """Find the linear layer that sees the unchanged inputs, or say why there is none. `places` is the layout of a
-    vector.
-    """
+    """Find the linear layer that sees unchanged inputs, or say why there is none. `places` is a vector's layout."""
     names = {place.name: place for place in places}
     for name, part in module.named_modules():
         if isinstance(part, nn.Linear):
@@ -154,9 +150,7 @@ class InversionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Inversion:
-    """The result of an inversion: `inputs` (b, ...) with `labels` (b,), and the cosine `distance` between their
-    gradient and the observed one.
-    """
+    """The inversion: `inputs` (b, ...) with `labels` (b,), the cosine `distance` of their gradient to the observed."""
 
     inputs: Values
     labels: NDArray[np.int64]
@@ -164,9 +158,7 @@ class Inversion:
 
 
 def labels_of(bias_gradient: Values, rows: int) -> NDArray[np.int64]:
-    """Read off the most likely labels (rows,) of the batch: each row takes about 1/rows from the gradient of its
-    class.
-    """
+    """Read off the likeliest labels (rows,) of the batch: each row takes about 1/rows from its class's gradient."""
     left = np.array(bias_gradient, dtype=np.float64)
     scale = max(1e-12, -left[left < 0].sum()) / rows
     found = []
@@ -269,9 +261,7 @@ def cosine_distance(some: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
 
 
 def variation(inputs: Tensor) -> Tensor:
-    """Return the mean absolute difference between neighboring values of pictures (b, c, h, w), or of flat square ones
-    (b, h*h); 0 for inputs that are neither.
-    """
+    """Return the mean absolute difference of neighboring values (b, c, h, w), or flat and square (b, h*h); else 0."""
     side = math.isqrt(inputs[0].numel())
     if inputs.ndim == 2 and side * side == inputs.shape[1] and side > 2:
         inputs = inputs.view(-1, 1, side, side)

@@ -103,9 +103,7 @@ class Scene:
         return replace(self, data=data, task=_in_memory(self.task, data))
 
     def learner(self, federation: FederationConfig, index: int, chance: Chance | None = None) -> TorchLearner:
-        """Build the learner of one node, private if `federation` says so; by default with the randomness of a real
-        node.
-        """
+        """Build one node's learner, private if `federation` says so; by default with the randomness of a real node."""
         protection = protection_of(federation, chance)
         context = self._context(index)
         return TorchLearner(self.task, context, federation.training, federation.gossip.patterns, protection=protection)
@@ -391,9 +389,7 @@ def _sum(vectors: Mapping[int, Vector]) -> Vector | None:
 
 
 def _split(seen: list[Sighting], everybody: set[int]) -> tuple[list[Sighting], list[Sighting]]:
-    """Split the exchanges of one version into those up to the point at which every neighbor has had one, and the
-    rest.
-    """
+    """Split the exchanges of one version: those up to the point at which every neighbor has had one, and the rest."""
     served = set[int]()
     for place, one in enumerate(seen):
         served.add(one.peer)

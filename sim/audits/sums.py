@@ -311,9 +311,7 @@ class KnownSecrets:
         return opens
 
     def streams(self, size: int) -> dict[tuple[bytes, int, int, int], Ring]:
-        """The masks that these secrets give of all sums of which vectors were seen, by set-up, number and pair (a
-        member's own: twice itself); (size,).
-        """
+        """The masks (size,) of all sums seen that the secrets give, by set-up, number and pair (own: itself twice)."""
         found, slots = {}, {slot for slot, _ in self.seen.parts}
         for (setup, number, member), seed in self.seeds.items():
             if (setup, number) in slots:
@@ -419,9 +417,7 @@ class SumsFound:
 
     @property
     def held(self) -> int:
-        """The largest size up to which no coalition that was tried learned more than the sums; of all others but one,
-        the sum is a vector.
-        """
+        """The largest size up to which no coalition tried learns more than sums; all others but one learn a vector."""
         return min([*self.excess, self.cast.count - 1, max(self.tried, default=0) + 1]) - 1
 
     def learn(self, size: int) -> str:
@@ -470,9 +466,7 @@ def attack_sums(
     coalitions: int = 24,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> SumsFound:
-    """Play sums of `cast`, and let coalitions without `victim` of each size look at them: so many of the promised size
-    or smaller, and fewer larger ones.
-    """
+    """Play sums of `cast`; let coalitions without `victim` look: so many up to the promised size, fewer larger ones."""
     found, chance = SumsFound(cast=cast, victim=victim), random.Random(f"sums audit {seed}")
     on_progress("sums that nothing disturbs")
     play = SumPlay(cast, seed)

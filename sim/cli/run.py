@@ -112,9 +112,7 @@ def _build(asked: Mapping[str, Any]) -> tuple[FederationConfig, WorldSpec]:
 
 @contextmanager
 def _named_as_asked(asked: Mapping[str, Any]) -> Iterator[None]:
-    """Name options instead of FEDERATION in errors: all of them if there is no file, otherwise only a compressor, which
-    must fit the model, and privacy.
-    """
+    """Name options, not FEDERATION, in errors: all without a file, else privacy and a compressor (it must fit)."""
     try:
         yield
     except UserError as error:
@@ -262,9 +260,7 @@ def _range(values: list[int]) -> str:
 
 
 def _graph_facts(report: Report) -> dict[str, Any]:
-    """Return the graph's figures. For a schedule lambda_2 is computed over all edges, and a round's contraction is the
-    period's, spread over its rounds.
-    """
+    """Return the graph's figures. A schedule's: lambda_2 of all edges, and a round's contraction is of the period's."""
     period = len(report.config["schedule"])
     of_union = f" of all {period} rounds' edges" if period else ""
     on_average = f", one of {period} rounds" if period else ""

@@ -99,9 +99,7 @@ def compare(*, graphs: tuple[str, ...], plot: Path | None, quiet: bool, form: Fo
 
 
 def _reports(graphs: tuple[str, ...], asked: dict[str, Any], *, quiet: bool) -> list[Report] | None:
-    """Run one federation on each graph, as a sweep whose folder is not kept; None after Ctrl-C. Raises UserError that
-    names the graph.
-    """
+    """Run one federation on each graph, a sweep without folder; None after Ctrl-C. Raises UserError, with the graph."""
     seeds = (asked.pop("seed", 0),)
     file = SweepFile(
         path=Path.cwd() / "graphs", fixed={"arrays": True, **asked}, axes={"topology": graphs}, seeds=seeds
@@ -185,9 +183,7 @@ def _draw_sweep(sweeps: Sequence[dict[str, Any] | None], files: Sequence[Path], 
 
 
 def _draw_runs(contents: Sequence[bytes], files: Sequence[Path], target: Path, x: X | None) -> None:
-    """Draw runs over time, or over `x`; over rounds if real runs are mixed with simulated ones, whose seconds
-    differ.
-    """
+    """Draw runs over time, or `x`; over rounds if real runs are mixed with simulated ones, whose seconds differ."""
     runs = [_run(*one) for one in zip(contents, files, strict=True)]
     one_clock = len({run.simulated for run in runs}) == 1
     draw_runs(runs, target, x or ("time" if one_clock else "rounds"), _labels(files))

@@ -41,9 +41,7 @@ Begun = tuple[int, RoundStart, int]
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The rows of many nodes as one set. `first` and `counts` (nodes,) int64 give each node's range; nodes may share
-    one.
-    """
+    """The rows of many nodes as one set. `first` and `counts` (nodes,) int64: each node's range, maybe a shared one."""
 
     rows: TensorSamples
     first: NDArray[np.int64]
@@ -270,9 +268,7 @@ def _torch_nodes(
     share: Sequence[str],
     protection: Protection | None,
 ) -> TorchNodes:
-    """Build the learners. The model is tried once with the labels of all nodes; with privacy, each node gets its
-    plan.
-    """
+    """Build the learners. The model is tried once with the labels of all nodes; with privacy, each has its own plan."""
     sets, tests, numbers = [], Distinct(), []
     for context in contexts:
         train_set, test_set = read_samples(task, context)

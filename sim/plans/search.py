@@ -49,9 +49,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """What a plan reads from a report. `worst`, `mean`: the main measure of the honest nodes; `busiest`: bytes sent by
-    the honest node that sent most.
-    """
+    """A report's figures: the honest nodes' worst and mean main measure, and the bytes that the `busiest` sent."""
 
     worst: float
     mean: float
@@ -259,9 +257,7 @@ class Bench:
         return self.impossible[case]
 
     def perform(self, trials: Iterable[Trial], until: float) -> bool:
-        """Run the trials that have no result yet, in order, until the time is up on the monotonic clock. Returns True
-        if all have ended.
-        """
+        """Run the trials without a result, in order, until then on the monotonic clock. Returns True if all ended."""
         jobs: dict[str, tuple[Job, Trial]] = {}
         for trial in trials:
             if trial not in self.results and trial not in self.failed and not self.objection(trial.system):

@@ -125,9 +125,7 @@ def _impossible_liars(wishes: PlanWishes) -> Iterator[UserError]:
 DESIGNED = 500
 EVALUATIONS = 2_000
 SEARCHED = 100
-"""Up to so many nodes a search tries `EVALUATIONS` graphs for each degree, for some seconds. Eigenvalues cost the
-cube of the nodes, so above that it tries as many fewer.
-"""
+"""A search tries `EVALUATIONS` graphs of a degree for so many nodes, else as many fewer: eigenvalues cost the cube."""
 DEGREES = (3, 4, 6, 8, 12)
 """Degrees that are looked at, besides the least and the most that the wishes allow."""
 MOST_GRAPHS = 4
@@ -148,9 +146,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PlannedGraph:
-    """A graph of the shortlist. `file` holds it. `guaranteed`: with so many liars beside each node the honest agree for
-    certain under a rule that bears them, as a range where it is not known better.
-    """
+    """A graph and its `file`. `guaranteed`: the liars beside each node that a rule surely bears, as a range."""
 
     topology: Topology
     file: Path

@@ -45,9 +45,7 @@ def across(axes: Mapping[str, Sequence[Any]], rows: Sequence[Row]) -> tuple[str 
 
 
 def draw_sweep(results: Mapping[str, Any], path: Path) -> None:
-    """Write the picture of what `results.json` holds; a .png, .svg or .pdf file. Raises UserError if there is nothing
-    to draw, or too much for one picture.
-    """
+    """Draw `results.json` as .png, .svg or .pdf. Raises UserError if there is nothing to draw, or too much for one."""
     known = {name for row in results["rows"] for name, found in row["metrics"].items() if found}
     own = sorted(name for name in known if name.endswith("_worst") and name not in HEIGHTS)
     height = next((name for name in (*own, *HEIGHTS) if name in known), None)

@@ -296,9 +296,7 @@ def _own_data(folder: Path) -> dict[str, str]:
 
 
 def _files_of_value(key: str, words: str, folder: Path) -> dict[str, str]:
-    """Digest the files named by a value: a graph, a task's file (`task.py:object`), a table of speeds, a task's
-    data.
-    """
+    """Digest the files named by a value: a graph, a task's file (`task.py:object`), a table of speeds, task's data."""
     if key == "topology":
         return _graph(words, folder)[1]
     try:

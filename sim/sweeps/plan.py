@@ -36,9 +36,7 @@ class Combination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepFile:
-    """The content of a sweep file, with paths as written. `fixed` applies to every run, unless an axis has the same
-    name.
-    """
+    """A sweep file, with paths as written. `fixed` applies to every run, unless an axis has the same name."""
 
     path: Path
     fixed: Options
@@ -194,9 +192,7 @@ def make_plan(file: SweepFile) -> SweepPlan:
 
 
 def check_plan(plan: SweepPlan, check: Callable[[Job], object], known: Collection[str]) -> None:
-    """Build every run that is not `known` to be possible. Raises UserError, which names the first few impossible
-    combinations; a complaint shared by many is reported once.
-    """
+    """Build all runs but `known` ones. Raises UserError: the first few impossible ones, each shared complaint once."""
     reasons: dict[str, str] = {}
     for key, job in plan.jobs.items():
         if key not in known:

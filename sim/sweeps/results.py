@@ -48,9 +48,7 @@ METRICS: Mapping[str, str] = {
     "contraction_predicted": "predicted",
     "virtual_time_s": "virtual s",
 }
-"""Column headings of the figures, by their names in files. Before them come those that a task adds, as `auc_mean` and,
-for its main measure, `auc_worst`.
-"""
+"""Headings of figures, by names in files. A task's own come first: `auc_mean`, `auc_worst` for its main measure."""
 
 SHOWN_REASONS = 10
 UNSEEN = 5e-4
@@ -69,9 +67,7 @@ class SweepTally:
 
 
 def figures(report: bytes) -> dict[str, float]:
-    """Read the known `METRICS` from a report; JSON has null for values that are not finite. Raises ValueError if this
-    is not a report.
-    """
+    """Read the `METRICS` that a report knows; null in JSON is not finite. Raises ValueError if it is no report."""
     found = Report.from_json(report)
     accuracy, loss, success, mean_model = found.accuracy, found.loss, found.attack_success, found.mean_model
     sent = found.bytes_sent
@@ -113,9 +109,7 @@ def column_heading(name: str) -> str:
 
 
 def results(plan: SweepPlan, tally: SweepTally) -> dict[str, Any]:
-    """Return the contents of results.json: the same for the same runs, in any order and after any number of
-    attempts.
-    """
+    """Return the contents of results.json: the same for the same runs, in any order, after any number of attempts."""
     return {
         "sweep": plan.file.path.name,
         "axes": {name: [_as_text(value) for value in values] for name, values in plan.file.axes.items()},

@@ -83,9 +83,7 @@ def run_here(
     *,
     until: float | None = None,
 ) -> Endings:
-    """Yield each job with its outcome as it ends; if closed early, or at `until` on the monotonic clock, stop the
-    running jobs.
-    """
+    """Yield each job with its outcome as it ends; closed early, or at `until` (monotonic clock), stop all that run."""
     left, busy = deque(jobs), dict[Future[RunOutcome], tuple[Worker, Job]]()
     spare: list[Worker] = []
     try:

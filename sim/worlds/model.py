@@ -47,9 +47,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeSpec:
-    """The speed of local steps: a step takes `step_s` divided by the node's speed; `round_s`, if given, is a whole
-    round at speed 1.
-    """
+    """The speed of local steps: `step_s` divided by the node's speed; `round_s`, if given, is a round at speed 1."""
 
     step_s: float = 0.0025
     round_s: float | None = None
@@ -80,9 +78,7 @@ class LinkSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowNodes:
-    """Slow nodes: messages to and from them take `far_s` longer, with at most `bandwidth`; their speed is multiplied by
-    `speed`.
-    """
+    """Slow nodes: their messages take `far_s` longer, with at most `bandwidth`; their speed is times `speed`."""
 
     nodes: tuple[int, ...] = ()
     count: int = 0
@@ -93,9 +89,7 @@ class SlowNodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSpec:
-    """A partition: from `at_s` to `until_s` no message passes between nodes in different groups; nodes in no group form
-    one more.
-    """
+    """A partition: no message passes between groups from `at_s` to `until_s`; nodes in no group form one more."""
 
     groups: tuple[tuple[int, ...], ...]
     at_s: float

@@ -255,7 +255,5 @@ def _federation_of(
 
 
 def _member_edges(edges: Edges, members: list[int]) -> Edges:
-    """Convert edges between list positions to edges between members; `members` is ascending, so the order is
-    preserved.
-    """
+    """Convert edges between list positions to edges between members; `members` ascends, so their order is kept."""
     return tuple((members[low], members[high]) for low, high in edges)

@@ -75,9 +75,7 @@ class World:
 
     @classmethod
     def from_file(cls, path: Path | str) -> World:
-        """Read a world from a file; it is checked when simulated. Raises UserError if it cannot be read, or is not
-        TOML.
-        """
+        """Read a world; it is checked when simulated. Raises UserError if the file cannot be read, or is not TOML."""
         world = cls()
         world.document, world.place = read_document(Path(path)), Path(path)
         return world

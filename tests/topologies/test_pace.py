@@ -16,13 +16,12 @@ from p2pfl.config.model import GossipConfig
 from p2pfl.core.limits import PATIENCE_FLOOR_S, PATIENCE_MULTIPLE
 from p2pfl.core.settings import parse_staleness
 from sim.worlds.model import LinkSpec, SlowNodes, Spread
-from topologies import Topology, build, describe
+from topologies import Topology, TopologyError, build, describe
 from topologies.cli import topology as group
 from topologies.design import design
 from topologies.design.candidates import Goal
-from topologies.errors import TopologyError
 from topologies.metrics.describe import survey
-from topologies.timing import FLOOR_S, FRESH, LIMIT, PATIENCE, FarNodes, decay_per_s, latencies, pace, timing
+from topologies.timing import FLOOR_S, FRESH, LIMIT, PATIENCE, FarNodes, decay_per_s, latencies, pace, read_far, timing
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "property"))
 from world_kit import make_world
@@ -145,3 +144,35 @@ def test_patience_and_staleness_are_those_of_the_nodes():
     weight = parse_staleness(GossipConfig().staleness)
     for age in range(1, 100):
         assert weight(age) == pytest.approx(max(1.0, age - FRESH + 1.0) ** -0.5 if age <= LIMIT else 0.0)
+
+
+# -- How far nodes are: options and files as people write them, and one clear error for what is no distance.
+
+NAMES = ("north", "south", "east-1")
+
+
+def test_a_far_node_is_far_from_all_and_two_of_them_twice_as_far_from_each_other():
+    found = latencies(5, far=[read_far("3-4=60ms"), read_far("0,3=0.01s")])
+    ends = np.array([(0, 1), (1, 2), (2, 4), (3, 4)])
+    assert found.of(ends) == pytest.approx([0.012, 0.002, 0.062, 0.132])
+
+
+def test_names_are_names_even_with_a_hyphen():
+    assert latencies(3, names=NAMES, far=[read_far("east-1=5ms")]).far_s.tolist() == [0.0, 0.0, 0.005]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("28-29", "not a distance .*as 28-29=60ms"),
+        ("3=60", "not a distance"),
+        ("=60ms", "not a distance"),
+        ("3=-1ms", "not a distance"),
+        ("9=1ms", r"no such node \(found '9'\); allowed: the nodes of the graph: 0 to 4"),
+        ("3-2=1ms", "an empty range"),
+        ("2,1-3=1ms", "names a node twice"),
+    ],
+)
+def test_what_is_no_far_node_is_refused(text, said):
+    with pytest.raises(TopologyError, match=said):
+        latencies(5, far=[read_far(text)])

@@ -44,7 +44,7 @@ WHERE = {
     "node": ("node", "integration"),
     "engine": ("engine", "storage", "core"),
     "learn": ("learn",),
-    "methods": ("learn/methods", "engine/test_methods.py", "paper", "cli/test_methods.py", "cli/test_specs.py"),
+    "methods": ("learn/methods", "engine/test_rounds.py", "paper", "cli/test_methods.py", "cli/test_specs.py"),
     "features": ("node", "net", "cli", "config", "reporting", "integration/test_members.py"),
     "sim": ("sim",),
 }

@@ -6,6 +6,10 @@ S are the n - f honest vectors, m their mean, V the mean of |x - m|^2 over them.
 
 from __future__ import annotations
 
+import itertools
+import math
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,7 +24,10 @@ from p2pfl.aggregate import (
     MoNNA,
     SelfCenteredClipping,
     TrimmedMean,
+    distances,
 )
+from p2pfl.aggregate.columns import BLOCK, MixedRows, PlainRows, network, sorted_blocks
+from p2pfl.aggregate.distances import spread_of
 
 LIES = ("far", "near", "flipped", "mimic", "inside", "zero")
 
@@ -240,3 +247,159 @@ def test_a_lie_however_far_leaves_the_geometric_median_exact(far, place):
     honest = np.delete(vectors, place, axis=0) - found
     force = (honest / np.linalg.norm(honest, axis=1)[:, None]).sum(axis=0)
     assert np.linalg.norm(force + toward) < 1e-2 if far == 1e3 else np.linalg.norm(force + toward) < 1e-6
+
+
+# -- Each rule on vectors so few and round that the answer is worked out by hand.
+
+LINE = [[0.0], [1.0], [2.0], [4.0], [100.0]]
+PLANE = [[0.0, 0.0], [2.0, 0.0], [0.0, 2.0], [1.0, 1.0], [90.0, 90.0]]
+
+
+@pytest.mark.parametrize(
+    ("rule", "vectors", "answer"),
+    [
+        (TrimmedMean(1), LINE, [7 / 3]),
+        (TrimmedMean(2), LINE, [2.0]),
+        (TrimmedMean(0), LINE, [21.4]),
+        (TrimmedMean(1), [[1.0, 9.0], [2.0, -9.0], [-7.0, 0.0]], [1.0, 0.0]),
+        (Median(), LINE, [2.0]),
+        (Median(), LINE[:4], [1.5]),
+        (Median(), LINE[:1], [0.0]),
+        (GeometricMedian(), LINE, [2.0]),
+        # On a line of four every point between 1 and 2 is one: the vector with the lower index.
+        (GeometricMedian(), LINE[:4], [1.0]),
+        # The Fermat point of an equilateral triangle is its middle.
+        (GeometricMedian(), [[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(3) / 2]], [0.5, math.sqrt(3) / 6]),
+        # A corner of 120 degrees or more is one itself.
+        (GeometricMedian(), [[0.0, 0.0], [3.0, 0.0], [-3.0, 0.5]], [0.0, 0.0]),
+        (MoNNA(1), LINE, [1.75]),
+        (MoNNA(2), LINE, [1.0]),
+        (MoNNA(2, idx=3), LINE, [7 / 3]),
+        # Gaps of 0 are 1, 2, 4, 100: the (4 - 2)-th smallest is 2, so 1 + 2 + 2 + 2, each a fifth.
+        (ClippedSum(1), LINE, [1.4]),
+        # Around 2 they are 2, 1, 2, 98: -2 - 1 + 2 + 2, each a fifth.
+        (ClippedSum(1, idx=2), LINE, [2.2]),
+        # tau^2 = (1 + 4 + 16) / 5 over a share of 1/5.
+        (SelfCenteredClipping(1), LINE, [(1 + 2 + 4 + math.sqrt(21)) / 5]),
+        (SelfCenteredClipping(1, tau=1.5), LINE, [(1 + 1.5 + 1.5 + 1.5) / 5]),
+        (SelfCenteredClipping(0), LINE, [21.4]),
+        (NNM(TrimmedMean(1), 1), LINE, [1.75]),
+    ],
+)
+def test_worked_by_hand(rule, vectors, answer):
+    assert rule(vectors) == pytest.approx(answer, abs=1e-9)
+
+
+def test_nnm_gives_each_vector_the_mean_of_its_nearest():
+    """For 4 the nearest four are all but 100, as for the others, with the mean 1.75; for 100 all but 0: 26.75."""
+    assert NNM(TrimmedMean(0), 1)(LINE) == [pytest.approx((4 * 1.75 + 26.75) / 5)]
+    assert NNM(TrimmedMean(0), 2)(LINE) == [pytest.approx((3 * 1.0 + 7 / 3 + 106 / 3) / 5)]
+
+
+def weighted(rule, vectors, weights):
+    return rule.mixture([np.array(row) for row in vectors], np.array(weights)).model.tolist()
+
+
+def test_weights_scale_a_pull_after_it_is_clipped():
+    vectors, weights = [[0.0], [1.0], [4.0], [-4.0]], [0.5, 0.25, 0.125]
+    assert weighted(ClippedSum(1), vectors, weights) == [pytest.approx(0.5 + 0.25 - 0.125)]
+    assert weighted(SelfCenteredClipping(1, tau=2.0), vectors, weights) == [pytest.approx(0.5 + 0.5 - 0.25)]
+    assert weighted(MoNNA(1), vectors, weights) == MoNNA(1)(vectors)
+
+
+def test_the_radius_of_self_centered_clipping_supposes_that_the_heaviest_lie():
+    """tau^2 = (0.25 1 + 0.125 4) / 0.25, of the two nearest and the one largest weight."""
+    found = weighted(SelfCenteredClipping(1), [[0.0], [1.0], [2.0], [10.0]], [0.25, 0.125, 0.125])
+    assert found == [pytest.approx(0.25 + 0.25 * math.sqrt(3))]
+
+
+# --- ties ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "vectors", "answer"),
+    [
+        (MoNNA(1), [[0.0], [1.0], [-1.0]], [0.5]),
+        (MoNNA(1), [[0.0], [-1.0], [1.0]], [-0.5]),
+    ],
+)
+def test_a_tie_goes_to_the_lower_index(rule, vectors, answer):
+    assert rule(vectors) == answer
+
+
+@pytest.mark.parametrize("size", [3, 1000, 20_001])
+def test_copies_of_one_vector_tie_whatever_the_rounding_of_sums(size, monkeypatch):
+    """What a mimic sends: whichever copy is asked about, its distances are the same bits on every processor."""
+    noise = 1 + 1e-14 * np.random.default_rng(0).standard_normal((9, 9))
+    exact = distances._gram
+    monkeypatch.setattr(distances, "_gram", lambda rows, center: exact(rows, center) * noise)
+    chance = np.random.default_rng(size)
+    vectors = chance.standard_normal((9, size)).astype(np.float32) + 1000
+    vectors[[3, 5, 8]] = vectors[1]
+    squares = spread_of(list(vectors)).squares
+    assert (squares[[3, 5, 8]] == squares[1]).all()
+    assert not squares[np.ix_([1, 3, 5, 8], [1, 3, 5, 8])].any()
+    assert (squares == squares.T).all()
+
+
+@pytest.mark.parametrize("rule", [NNM(TrimmedMean(2), 2), GeometricMedian()])
+@pytest.mark.parametrize("far", [1e8, 1e12])
+def test_a_first_vector_far_off_hides_no_distance_between_the_others(rule, far):
+    """Distances come from inner products around the first vector, until those are too large to tell them."""
+    vectors = np.random.default_rng(1).standard_normal((11, 30))
+    vectors[-1] += far
+    np.testing.assert_allclose(rule(vectors[::-1]), rule(vectors), atol=1e-6)
+
+
+# -- The sorting network, against plain sorting.
+
+
+@pytest.mark.parametrize("count", range(1, 11))
+def test_it_sorts_every_column_of_zeros_and_ones(count):
+    """The 0-1 principle: what sorts these sorts everything. For each part of the order that may be asked for."""
+    columns = np.array(list(itertools.product([0.0, 1.0], repeat=count))).T
+    order = np.sort(columns, axis=0)
+    for start, stop in itertools.combinations(range(count + 1), 2):
+        ((_, sorted_part),) = sorted_blocks(PlainRows(list(columns)), range(start, stop), in_order=True)
+        assert (np.array(sorted_part) == order[start:stop]).all()
+        ((_, some_part),) = sorted_blocks(PlainRows(list(columns)), range(start, stop), in_order=False)
+        assert (np.sort(some_part, axis=0) == order[start:stop]).all()
+
+
+def test_no_more_is_compared_than_is_asked_for():
+    """Of 20 values a whole order takes 97 comparisons, a trimmed mean of f=4 fewer, one row of one value none."""
+    lengths = [len(network(20, start, 20 - start, in_order=start == 0)) for start in (0, 4, 9)]
+    assert lengths == [97, 84, 80]
+    assert network(1, 0, 1, in_order=True) == network(5, 0, 5, in_order=False) == ()
+
+
+def test_mixed_rows_lie_between_those_that_they_are_mixed_of_also_where_these_are_the_largest_floats():
+    largest = np.finfo(np.float32).max
+    rows = [np.array([largest, *rest], np.float32) for rest in ((1.0, -1.0), (3.0, -3.0))]
+    (mixed,) = MixedRows(rows, np.array([[0.5, 0.5 + 1e-6]])).read(slice(0, 3))
+    assert mixed.tolist() == [largest, pytest.approx(2.0, rel=1e-5), pytest.approx(-2.0, rel=1e-5)]
+
+
+@given(st.integers(1, 30), st.sampled_from([0, 1, 5, BLOCK - 1, BLOCK, BLOCK + 1]), st.data())
+def test_median_and_trimmed_mean_are_those_of_sorted_columns(count, size, data):
+    f = data.draw(st.integers(0, (count - 1) // 2))
+    chance = np.random.default_rng(data.draw(st.integers(0, 100)))
+    dtype = data.draw(st.sampled_from([np.float32, np.float64]))
+    vectors = (chance.integers(-3, 4, (count, size)) + chance.standard_normal(size)).astype(dtype)
+    before = vectors.copy()
+    order = np.sort(vectors.astype(np.float64), axis=0)
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype == np.float32 else {"rtol": 1e-13, "atol": 1e-13}
+    np.testing.assert_allclose(TrimmedMean(f)(vectors), order[f : count - f].mean(axis=0), **tolerance)
+    np.testing.assert_allclose(Median()(vectors), np.median(order, axis=0), **tolerance)
+    assert vectors.tobytes() == before.tobytes()
+
+
+def test_large_models_are_not_stacked():
+    """Nine models of 8 MB: beside the result only blocks of them."""
+    rows = list(np.random.default_rng(0).standard_normal((9, 2_000_000), dtype=np.float32))
+    tracemalloc.start()
+    found = TrimmedMean(1)(rows)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.nbytes == 8_000_000
+    assert peak < 9_500_000

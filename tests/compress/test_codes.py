@@ -1,4 +1,4 @@
-"""What is particular to `sign` and to `q2`, whose codes are planes of bits."""
+"""What is particular to `sign` and `q2`, whose codes are planes of bits, and to `q8` and `q4`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from p2pfl.errors import PeerFault
 
 FLOAT32 = np.finfo(np.float32)
 PLANES = {"sign": 1, "q2": 2}
+
+
+def payload_of(scale: float, codes: bytes) -> bytes:
+    return np.array([scale], "<f4").tobytes() + codes
 
 
 def blocks_of(vector):
@@ -100,15 +104,6 @@ def test_a_value_takes_a_bit_of_each_plane_and_a_block_a_scale(spec):
 
 
 @pytest.mark.parametrize("spec", sorted(PLANES))
-@pytest.mark.parametrize("value", [0.0, -0.0, -float(FLOAT32.smallest_subnormal), -1e-38])
-def test_blocks_too_small_for_a_scale_become_positive_zeros(spec, value):
-    vector = np.full(300, value, np.float32)
-    payload = build(spec).encode(vector)
-    assert payload == bytes(len(payload))
-    assert build(spec).decode(payload, 300).tobytes() == bytes(1200)
-
-
-@pytest.mark.parametrize("spec", sorted(PLANES))
 @pytest.mark.parametrize("size", [1, 3, 255, 256, 300])
 def test_blocks_of_the_largest_floats_keep_their_direction(spec, size):
     vector = np.where(np.arange(size) % 3 == 1, FLOAT32.max, FLOAT32.min).astype(np.float32)
@@ -127,16 +122,20 @@ def test_what_shares_a_call_with_the_largest_floats_is_not_touched_by_them(spec)
     assert (found[1, :4] == wanted[1, :4]).all()
 
 
-@pytest.mark.parametrize("spec", sorted(PLANES))
+CODES = {"sign": b"\x01", "q2": b"\x01\x01", "q8": b"\x01", "q4": b"\x89"}
+
+
+@pytest.mark.parametrize("spec", CODES)
 @pytest.mark.parametrize("scale", [np.nan, -np.nan, np.inf, -np.inf, -1.0, -0.0, 1e-40])
 def test_a_scale_no_encoder_sends_is_a_peer_fault(spec, scale):
     with pytest.raises(PeerFault, match="scale"):
-        build(spec).decode(np.array([scale], "<f4").tobytes() + b"\x01" * PLANES[spec], 1)
+        build(spec).decode(payload_of(scale, CODES[spec]), 1)
 
 
-def test_a_scale_of_q2_whose_levels_would_be_infinite_is_a_peer_fault():
+@pytest.mark.parametrize(("spec", "scale"), [("q2", 8.6e37), ("q8", 6e37), ("q4", 6e37), ("q4", FLOAT32.max)])
+def test_a_scale_whose_values_would_be_infinite_is_a_peer_fault(spec, scale):
     with pytest.raises(PeerFault, match="scale"):
-        build("q2").decode(np.array([8.6e37], "<f4").tobytes() + b"\x01\x01", 1)
+        build(spec).decode(payload_of(scale, CODES[spec]), 1)
 
 
 @pytest.mark.parametrize(
@@ -180,3 +179,67 @@ def test_payloads_of_sign_are_what_the_definition_says(size):
     """Of small whole numbers, whose sums are exact in whatever order they are taken."""
     rows = np.random.default_rng(size).integers(-50, 51, (4, size)).astype(np.float32)
     assert [one.tobytes() for one in build("sign").encode_rows(rows)] == [plain_sign(row) for row in rows]
+
+
+# -- What is particular to `q8` and `q4`.
+
+LARGEST = {"q8": 127, "q4": 7}
+
+
+@given(
+    spec=st.sampled_from(sorted(LARGEST)),
+    vector=hnp.arrays("<f4", st.integers(1, 600), elements=st.floats(-(2.0**100), 2.0**100, width=32)),
+)
+def test_no_value_is_further_than_half_a_step_of_its_own_block(spec, vector):
+    compressor = build(spec)
+    decoded = compressor.decode(compressor.encode(vector), vector.size)
+    for first in range(0, vector.size, 256):
+        block = vector[first : first + 256].astype(np.float64)
+        half_step = np.abs(block).max() / (LARGEST[spec] + 0.5) / 2
+        assert np.abs(block - decoded[first : first + 256]).max() <= half_step * (1 + 1e-4) + 1e-35
+
+
+@pytest.mark.parametrize("spec", sorted(LARGEST))
+def test_the_worst_block_attains_the_guaranteed_delta_and_no_less(spec):
+    compressor = build(spec)
+    block = np.full(256, 0.4999999)
+    block[0] = LARGEST[spec] + 0.5
+    error = block - compressor.decode(compressor.encode(block), 256)
+    attained = 1 - (error @ error) / (block @ block)
+    assert compressor.delta(256) < attained < compressor.delta(256) + 1e-3
+
+
+@pytest.mark.parametrize("spec", CODES)
+@pytest.mark.parametrize(
+    "value", [0.0, -0.0, -float(FLOAT32.smallest_subnormal), float(FLOAT32.smallest_subnormal), -1e-38]
+)
+def test_zero_and_subnormal_blocks_become_positive_zeros(spec, value):
+    payload = build(spec).encode(np.full(300, value, np.float32))
+    assert payload[:8] == bytes(8)
+    assert build(spec).decode(payload, 300).tobytes() == bytes(1200)
+
+
+@pytest.mark.parametrize("spec", sorted(LARGEST))
+def test_the_largest_float32_survives(spec):
+    compressor = build(spec)
+    vector = np.array([FLOAT32.max, FLOAT32.min], np.float32)
+    decoded = compressor.decode(compressor.encode(vector), 2)
+    assert np.abs(decoded / vector - 1).max() < 0.5 / LARGEST[spec]
+
+
+@pytest.mark.parametrize(
+    ("spec", "codes", "size"),
+    [("q8", b"\x01\x80", 2), ("q4", b"\x80", 2), ("q4", b"\x08", 2), ("q4", b"\x88\x98", 3), ("q4", b"\x08", 1)],
+)
+def test_a_code_that_does_not_exist_is_a_peer_fault(spec, codes, size):
+    with pytest.raises(PeerFault, match="code"):
+        build(spec).decode(payload_of(1.0, codes), size)
+
+
+@pytest.mark.parametrize("spec", sorted(LARGEST))
+def test_the_mean_squared_error_to_nearest_is_the_textbooks(spec):
+    """peak^2 / (3 L^2) with L = 2^b - 1 steps over the whole range, of values that lie anywhere in it."""
+    vector = np.random.default_rng(2).uniform(-1, 1, (2000, 256)).astype(np.float32)
+    vector[:, 0] = 1
+    errors = build(spec).quantize_rows(vector).astype(np.float64) - vector
+    assert (errors[:, 1:] ** 2).mean() == pytest.approx(1 / (3 * (2 ** int(spec[1]) - 1) ** 2), rel=0.01)

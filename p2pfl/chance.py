@@ -42,9 +42,7 @@ def _material(seed: int, purpose: str, *path: int) -> np.random.SeedSequence:
 
 
 def stream(seed: int, purpose: str, *path: int | str) -> Random:
-    """Return a stream of random numbers for a purpose. In `path`, the number 1 and the string "1" are different
-    names.
-    """
+    """Return a stream of random numbers for a purpose. In `path`, the number 1 and the text "1" are different."""
     parts = (str(seed), purpose, *(f"i{part}" if isinstance(part, int) else f"s{part}" for part in path))
     named = "".join(f"{len(part)}:{part}" for part in parts)
     return Random(int.from_bytes(hashlib.blake2b(named.encode(), digest_size=32, person=b"p2pfl-sim").digest(), "big"))

@@ -26,9 +26,7 @@ _LONGEST = 400
 DISTRIBUTION = "p2pfl-gossip"
 
 FAILURES = (Exception, SystemExit)
-"""The exceptions reported as failures of the user's code; otherwise an `exit()` there would end the process
-silently.
-"""
+"""The exceptions reported as failures of the user's code; else an `exit()` there would end the process silently."""
 
 
 @cache

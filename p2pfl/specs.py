@@ -265,9 +265,7 @@ class Catalog(Mapping[str, E], Generic[E]):
         raise ValueError(f"unknown {self.what} {short(word if text is None else text)!r}: {hint}")
 
     def read(self, text: str) -> tuple[E, dict[str, Any]]:
-        """Return the entry and all values of `NAME[:key=value,...]`. Raises ValueError, which says what would be
-        valid.
-        """
+        """Return the entry and all values of `NAME[:key=value,...]`. Raises ValueError, which says what is valid."""
         name, colon, told = text.partition(":")
         entry = self.require(name)
         return entry, read_parameters(name, told if colon else None, entry.parameters, example=entry.settings)

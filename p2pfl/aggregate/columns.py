@@ -69,9 +69,7 @@ Source = PlainRows | MixedRows | Gaps
 
 
 def trimmed_mean(source: Source, low: int, high: int) -> Vector:
-    """Return the mean of each column without its `low` smallest and `high` largest values: (d,), in the source's
-    dtype.
-    """
+    """Return the mean of each column without its `low` smallest and `high` largest values: (d,), in its own dtype."""
     kept = range(low, source.count - high)
     out = np.empty(source.size, source.dtype)
     for span, parts in sorted_blocks(source, kept, in_order=False):

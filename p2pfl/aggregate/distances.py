@@ -121,9 +121,7 @@ def moved(own: Vector, others: Sequence[Vector], pulls: Sequence[float]) -> Vect
 
 
 def combined(rows: Sequence[Vector], shares: Sequence[float]) -> Vector:
-    """Return the sum of shares[i] rows[i], for shares from 0 to 1 with sum 1; a row with share 1 is returned as it
-    is.
-    """
+    """Return the sum of shares[i] rows[i], for shares from 0 to 1 with sum 1; a row of share 1 is returned itself."""
     taken = [(row, share) for row, share in zip(rows, shares, strict=True) if share]
     parts, weights = [row for row, _ in taken], [share for _, share in taken]
     out = np.empty_like(rows[0])

@@ -147,9 +147,7 @@ def _load(rows: Rows, out: NDArray[np.float32]) -> None:
 
 
 def _windows(size: int) -> tuple[int, int, int]:
-    """Return the length of a window, how many there are side by side, and the length of the last, or 0; `size` is not
-    0.
-    """
+    """Return the length of a window, how many stand side by side, and that of the last, or 0; `size` is not 0."""
     length = min(LARGEST_WINDOW, 1 << (size.bit_length() - 1))
     number, rest = divmod(size, length)
     last = min(length, max(SMALLEST_LAST, 1 << (rest - 1).bit_length())) if rest else 0
@@ -197,9 +195,7 @@ def _tiles(rows: NDArray[np.float32]) -> Iterator[tuple[slice, slice, int, int]]
 
 
 def _matrices(part: NDArray[np.float32], length: int) -> NDArray[np.float32]:
-    """Return the windows of rows (b, d) as matrices of A rows and B columns, A = B or 2 B: a view (A, b, windows,
-    B).
-    """
+    """Return the windows of rows (b, d) as matrices, A rows and B columns, A = B or 2 B: a view (A, b, windows, B)."""
     height = 1 << (length.bit_length() // 2)
     return part.reshape(len(part), -1, height, length // height).transpose(2, 0, 1, 3)
 

@@ -146,9 +146,7 @@ def age(seconds: float) -> str:
 
 
 def report_target(report: Path | None, form: Form) -> tuple[Path | None, Form]:
-    """Return the file and the format that the user means: `--report -` prints the whole report to stdout and writes no
-    file.
-    """
+    """Return the file and the format that the user means: `--report -` prints the report and writes no file."""
     return (None, "json") if report == Path("-") else (report, form)
 
 
@@ -217,9 +215,7 @@ def beyond_facts(report: Report) -> dict[str, Any]:
 
 
 def privacy_facts(report: Report) -> dict[str, Any]:
-    """Return a private run's promise, how much of it is spent, and the figures that the tables withhold because of
-    it.
-    """
+    """Return a private run's promise, how much of it is spent, and the figures withheld because of it."""
     found = report.privacy
     if found is None:
         return {}

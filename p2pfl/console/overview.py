@@ -100,9 +100,7 @@ def _trouble(row: Row) -> int:
 
 
 def _measures(federation: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the task's measures, the main one first, and the loss last. Without any, return accuracy if a node has
-    it.
-    """
+    """Return the task's measures, main one first and loss last; without any, accuracy if a node has it."""
     if measures := federation.get("measures"):
         return [*measures[:1], *sorted(measures[1:], key=lambda one: bool(one["name"] == "loss"))]
     name = "accuracy" if _numbers(federation["members"], "accuracy") else "loss"

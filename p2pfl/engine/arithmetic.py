@@ -113,9 +113,7 @@ def gammas_of(federation: FederationConfig, index: int, size: int) -> dict[int, 
 
 
 def chance_of(sender: int, receiver: int, incarnation: int, seq: int) -> int:
-    """Return a 64-bit random seed for the payload from `sender` in this transaction, the same in nodes and
-    simulations.
-    """
+    """Return a 64-bit random seed for the sender's payload in this transaction, the same in nodes and simulations."""
     place = _PLACE.pack(sender, receiver, incarnation, seq)
     return int.from_bytes(blake2b(place, digest_size=8, person=b"p2pfl-chance").digest(), "little")
 
@@ -484,9 +482,7 @@ class RuleMixer:
         self._last_warning = ""
 
     def mix(self, own: Vector, replicas: Sequence[Vector], op: Mix) -> Vector | None:
-        """Return the mixed model (c d,) in its own memory, or None. `replicas` (c d,) are in the order of
-        `op.peers`.
-        """
+        """Return the mixed model (c d,) in its own memory, or None. `replicas` (c d,) are in order of `op.peers`."""
         own, *others = map(_read_only, (own, *replicas))
         weights = np.array(op.weights)
         around = Neighborhood(own=own, others=others, weights=weights, peers=op.peers)

@@ -153,9 +153,7 @@ def redo(state: NodeState, change: Change, *, codecs: Codecs, method: Method) ->
 
 
 def settle(state: NodeState, change: RequestWasApplied | ReplyWasApplied, method: Method, bodies: Bodies) -> None:
-    """Finish an exchange that `lead` has computed: x += D/n, where D has the same bits at both ends except for its
-    sign.
-    """
+    """Finish an exchange that `lead` has computed: x += D/n, where D has the same bits at both ends but its sign."""
     edge, reply = state.edges[change.peer], change.reply
     if isinstance(change, RequestWasApplied):
         edge.record.settle_request(change.request, reply, change.chain)

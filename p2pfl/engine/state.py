@@ -374,9 +374,7 @@ class NodeState:
 
 
 def zeros(model: Vector) -> Vector:
-    """Return a zero vector as long as the model; unlike with `zeros_like`, memory is allocated only on the first
-    write.
-    """
+    """Return a zero vector as long as the model; its memory is allocated only on the first write."""
     return np.zeros(model.shape, model.dtype)
 
 

@@ -1,3 +1,1 @@
-"""Nodes as processes, and runs of many: one node with all its features, many nodes on one machine, and a run's
-result.
-"""
+"""Nodes as processes, and runs of many: one node, many nodes on one machine, and a run's result."""

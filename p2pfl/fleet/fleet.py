@@ -68,9 +68,7 @@ ACCELERATORS = {
     "hip": ("/dev/kfd", "/dev/dxg"),
     "xpu": ("/dev/dri", "/dev/dxg"),
 }
-"""The kinds of accelerators, as named in `torch.version`, and the files whose existence shows that the machine has
-one.
-"""
+"""The kinds of accelerators, as named in `torch.version`, and the files that show that the machine has one."""
 TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
 READY_S, ANSWER_S = 300.0, 60.0
 """How long the server may take to import everything, and afterwards to start a process."""

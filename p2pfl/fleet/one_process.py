@@ -74,9 +74,7 @@ def _with_keys(federation: FederationConfig) -> tuple[FederationConfig, list[Ide
 
 @dataclass(slots=True)
 class InProcessFleet:
-    """The nodes and the lines that they printed. `run` belongs to one event loop; `cancel` may be called from any
-    thread.
-    """
+    """The nodes and the lines that they printed. `run` belongs to one event loop; any thread may call `cancel`."""
 
     federation: FederationConfig
     identities: Sequence[Identity]
@@ -179,9 +177,7 @@ class InProcessFleet:
 
 
 def _refuse_failure(report: Report) -> None:
-    """Refuse a run in which a node dropped all of its rounds: it learned nothing, and its initial model is not a
-    result.
-    """
+    """Refuse a run in which a node dropped all of its rounds: its initial model is not a result."""
     failed = [node.name for node in report.nodes if node.failed_rounds and node.failed_rounds >= (node.rounds or 0)]
     if failed:
         text = "every round raised an error or gave no finite model (learning_rate too high?)"

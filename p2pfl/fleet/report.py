@@ -227,9 +227,7 @@ def _honest_ends(fleet: Nodes) -> float:
 
 
 def refuse_references(federation: FederationConfig, key: str) -> None:
-    """Refuse references if privacy is promised. Raises UserError: such data must not be pooled, nor trained on without
-    noise.
-    """
+    """Refuse references if privacy is promised: such data must not be pooled, nor trained on without noise."""
     if federation.privacy is not None:
         text = "they would be learned from the nodes' rows without noise, while [privacy] is there"
         raise UserError(text, file=federation.path, key=key, allowed="without them")

@@ -235,9 +235,7 @@ class Bearing:
 
 
 def bearings(federation: FederationConfig) -> list[Bearing]:
-    """Return the tolerance of each member, in order. Raises UserError: the rule is the user's own and cannot be
-    imported.
-    """
+    """Return the tolerance of each member, in order. Raises UserError: the user's own rule cannot be imported."""
     rule, degrees = rule_of(federation), Counter(node for edge in federation.edges for node in edge)
     liars, needed = (0, 1) if rule is None else (rule.liars, rule.least)
     return [

@@ -444,9 +444,7 @@ class _Pooled:
         self.learner, self.tests, self.round_s = learner, tests, round_s
 
     def run(self, goals: Sequence[int]) -> Iterator[Reference]:
-        """Yield a reference after each of these numbers of rounds; no training is added for a number already
-        reached.
-        """
+        """Yield a reference after each of these numbers of rounds; no training is added for one already reached."""
         learner, steps = self.learner, self.learner.training.local_steps or 1
         model, done, history = learner.initial(), 0, list[ReferencePoint]()
         for goal in goals:

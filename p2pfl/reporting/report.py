@@ -83,9 +83,7 @@ class NodeReport(msgspec.Struct, kw_only=True):
     local_metrics: dict[str, float | None] = {}
     """The same on the node's own training data."""
     alone: ModelScore | None = None
-    """Its score on the common test set if trained without neighbors; null unless the run was started with
-    references.
-    """
+    """Its score on the common test set if trained without neighbors; null unless references were asked for."""
     samples: int | float | None = None
     steps: int | None = None
     alarms: dict[str, int] | None = None
@@ -167,9 +165,7 @@ class Report(msgspec.Struct, kw_only=True):
     rounds_asked: int | None = None
     """The number of rounds that each node was asked to train; null if time bounds training."""
     rounds_beyond: Statistic | None = None
-    """The rounds that nodes trained beyond those, until word had spread that all were through; they are among
-    `rounds`.
-    """
+    """The rounds beyond those asked, trained until word had spread that all were through; among `rounds`."""
     accuracy: Statistic | None = None
     """The accuracy on the common test set; null if there is none."""
     local_accuracy: Statistic | None = None
@@ -189,9 +185,7 @@ class Report(msgspec.Struct, kw_only=True):
     attack: str | None = None
     """The attack of the malicious nodes."""
     attack_success: Statistic | None = None
-    """The share of test samples that get the label taught by poisoned data; null for attacks that do not poison
-    data.
-    """
+    """The share of test samples that get the label taught by poisoned data; null for other attacks."""
     consensus_distance: float | None = None
     """The root mean square distance between the models and their mean, divided by that mean's norm."""
     bytes_sent: int | None = None

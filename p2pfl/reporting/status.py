@@ -65,9 +65,7 @@ class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     rounds: int
     rounds_without_neighbor: int
     rounds_beyond: int | None = None
-    """The rounds trained beyond those asked for, until word had come that all were through; null if time bounds
-    training.
-    """
+    """The rounds beyond those asked, until word came that all were through; null if time bounds training."""
     version: int
     accuracy: float | None
     """The latest accuracy on the common test set."""
@@ -99,9 +97,7 @@ class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     exchanges: int
     closing_rounds: int
     neighbor_distance: float | None
-    """The root mean square distance to the models of neighbors in contact, relative to the norm of the node's own
-    model.
-    """
+    """The root mean square distance to the models of neighbors in contact, relative to the own model's norm."""
     disk_refuses: str | None
     """The reason why the state cannot be written to disk; null if it can."""
     sketch: list[float] | None = None
@@ -113,9 +109,7 @@ class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class NeighborStatus(msgspec.Struct, kw_only=True):
-    """A node's information about one neighbor. A simulated run fills in the first fields only; p2pfl 0.1.0 had
-    fewer.
-    """
+    """A node's information about a neighbor. A simulated run fills in the first fields; p2pfl 0.1.0 had fewer."""
 
     name: str
     compressor: str | None = None

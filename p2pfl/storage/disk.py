@@ -170,9 +170,7 @@ def used_bytes(folder: Path) -> int:
 
 
 def log_limit(room_bytes: float, *, snapshot_bytes: int, usual_bytes: int) -> int:
-    """Return the size limit of a log: `usual_bytes`, or less if state and free space together (`room_bytes`) are
-    small.
-    """
+    """Return the size limit of a log: `usual_bytes`, or less if state and free space (`room_bytes`) are small."""
     return int(max(LEAST_LOG_BYTES, min(usual_bytes, (room_bytes - 3 * snapshot_bytes - SLACK_BYTES) // 2)))
 
 
@@ -500,9 +498,7 @@ class Wal:
 
     @classmethod
     def resume(cls, path: Path, log: Log) -> Wal:
-        """Open a log that was read: its records become durable, and everything after its last whole record is
-        truncated.
-        """
+        """Open a log that was read: its records become durable, and what follows its last whole record is cut off."""
         truncate_file(path, log.valid_bytes)
         return cls(path, end=log.end, size_bytes=log.valid_bytes, form=log.form)
 

@@ -374,9 +374,7 @@ class DecisionTree(msgspec.Struct, array_like=True):
         return cls(columns=[LEAF], bins=[0], missing_left=[True], lefts=[0], values=[0.0], gains=[0.0], weights=[0.0])
 
     def fits(self, splits: Sequence[int]) -> bool:
-        """Return True if all ways end at leaves, each node splits a column in one of so many places, and all numbers
-        are finite.
-        """
+        """Return True if all ways end at leaves, nodes split columns in one of their places, and numbers are finite."""
         lists = (self.bins, self.missing_left, self.lefts, self.values, self.gains, self.weights)
         size = len(self)
         return (

@@ -1,5 +1,5 @@
-"""What is installed here: the version of this software, and the user's own code: find a task, a rule or a method by its
-name, and report its failures in one line.
+"""What is found by its name: the version of this software, a package's own names (`face`), and the user's own code: a
+task, a rule or a method, whose failures are reported in one line.
 
 A name is `file.py:object`, where the file is relative to the folder of the federation file, or `package.module:object`.
 """
@@ -11,6 +11,7 @@ import importlib.util
 import sys
 import sysconfig
 import traceback
+from collections.abc import Callable
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import PackageNotFoundError, version
@@ -122,3 +123,22 @@ def _module_from_file(what: str, path: Path) -> ModuleType:
         sys.path.append(str(path.parent))  # last, so that files next to it shadow no library
     spec.loader.exec_module(module)
     return module
+
+
+def face(package: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package with which its modules' names can be imported from the package itself.
+
+    Tests import so, that code can move. Modules are imported in their order, until one has the name.
+    """
+
+    def find(name: str) -> Any:
+        from pkgutil import iter_modules  # noqa: PLC0415 - only tests come here
+
+        modules = [module.name for module in iter_modules(sys.modules[package].__path__) if not module.ispkg]
+        if name not in modules and not name.startswith("__"):
+            for module in modules:
+                if name in (names := vars(importlib.import_module(f"{package}.{module}"))):
+                    return names[name]
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return find

@@ -118,9 +118,7 @@ FLOOR = 1e-15
 Points = NDArray[np.float64]
 
 STRESS_LIMIT = 120
-"""The maximum number of nodes whose distances are fitted (Kamada and Kawai, 1989): good for long thin graphs, but
-slow.
-"""
+"""The most nodes whose distances are fitted (Kamada and Kawai, 1989): good for long thin graphs, but slow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -463,7 +463,7 @@ class Acceptor:
     async def _let_in(self, connection: socket.socket, gate: ConnectionGate) -> None:
         try:
             if self.certificate is not None and await self._first_byte(connection) == TLS_HANDSHAKE:
-                await accept_tls(connection, gate, self.certificate.context)
+                await accept_tls(connection, gate, self.certificate.current())
             else:
                 await measure(self._loop.connect_accepted_socket(lambda: gate, connection), gate.watch())
         except OSError as error:

@@ -127,6 +127,9 @@ def of_answer(error: Exception) -> UnreachedError:
 
 log = logging.getLogger("p2pfl.net")
 
+LOOK_S = 60.0
+"""How often a node looks whether its certificate was renewed."""
+
 
 class Trust:
     """The contexts in which this process dials. The system's certificates are read once, when they are first needed."""
@@ -162,11 +165,12 @@ def fingerprint(certificate: bytes) -> str:
 
 
 class OwnCertificate:
-    """The certificate and key with which a node listens, read once. `pin` is the certificate's fingerprint."""
+    """The certificate and key with which a node listens. `pin` is the certificate's fingerprint at the start."""
 
     def __init__(self, cert: Path, key: Path) -> None:
         """Read both files. Raises UserError if they cannot be used."""
         self.cert, self.key = cert, key
+        self._looked_at, self._changed_at = time.monotonic(), self._changes()
         try:
             mode = key.stat().st_mode
             if mode & stat.S_IRWXO:
@@ -182,6 +186,20 @@ class OwnCertificate:
             raise self._not_usable("no block BEGIN CERTIFICATE") from None
         except OSError as error:
             raise UserError(f"cannot be read: {error.strerror}", file=error.filename or cert) from None
+
+    def current(self) -> ssl.SSLContext:
+        """Return the context; read a renewed certificate first. If the new one cannot be used, the old one stays."""
+        if (now := time.monotonic()) - self._looked_at >= LOOK_S:
+            before, self._looked_at, self._changed_at = self._changed_at, now, self._changes()
+            try:
+                if before != self._changed_at:
+                    self.context = OwnCertificate(self.cert, self.key).context
+            except UserError as error:
+                log.warning("the renewed certificate is not used, the old one stays: %s", error)
+        return self.context
+
+    def _changes(self) -> list[int]:
+        return [file.stat().st_ctime_ns if file.exists() else 0 for file in (self.cert, self.key)]
 
     def _not_usable(self, reason: str) -> UserError:
         text, allowed = f"not a certificate with its key: {reason}", "both in PEM, the key without password"

@@ -218,7 +218,7 @@ async def test_a_member_that_only_renews_its_keys_is_cut_off(listening, monkeypa
     gate = SimpleNamespace(pays=False, came=10, aborted=0, pays_below=lambda *_: False)
     gate.abort = lambda: setattr(gate, "aborted", gate.aborted + 1)
     monkeypatch.setattr(SSLProtocol, "buffer_updated", lambda *_: None)
-    meter = MeteredTls(gate, listening("good")[1].context, asyncio.get_running_loop().create_future())
+    meter = MeteredTls(gate, listening("good")[1].current(), asyncio.get_running_loop().create_future())
     meter.buffer_updated(IDLE_BYTES)
     assert not gate.aborted
     meter.buffer_updated(100)
@@ -340,6 +340,48 @@ def client_hello():
 
 def one_byte_records(data):
     return b"".join(b"\x16\x03\x01\x00\x01" + bytes([each]) for each in data)
+
+
+def test_a_renewed_certificate_is_read(certificates, tmp_path):
+    for name in ("expired", "good"):
+        for kind, file in (("crt", certificates.cert(name)), ("key", certificates.key(name))):
+            (tmp_path / f"own.{kind}").write_bytes(file.read_bytes())
+            (tmp_path / f"own.{kind}").chmod(0o600)
+        if name == "expired":
+            own = OwnCertificate(tmp_path / "own.crt", tmp_path / "own.key")
+    own._looked_at = float("-inf")
+    assert shown_by(own.current()) == "good"
+
+
+def shown_by(server):
+    """The name in the certificate that a client sees."""
+    ends = [ssl.MemoryBIO() for _ in range(4)]
+    there = server.wrap_bio(ends[0], ends[1], server_side=True)
+    here = ssl.create_default_context().wrap_bio(ends[2], ends[3], server_hostname="localhost")
+    for _ in range(3):
+        for end, out, into in ((here, ends[3], ends[0]), (there, ends[1], ends[2])):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+            into.write(out.read())
+    return here.getpeercert()["subject"][0][0][1]
+
+
+def test_a_half_renewed_certificate_leaves_the_old_one_in_place_and_is_named_once(certificates, tmp_path, caplog):
+    """OpenSSL forgets the old key as soon as it reads a certificate of another one."""
+    cert, key = tmp_path / "own.crt", tmp_path / "own.key"
+    cert.write_bytes(certificates.cert("good").read_bytes())
+    key.write_bytes(certificates.key("good").read_bytes())
+    key.chmod(0o600)
+    own = OwnCertificate(cert, key)
+    cert.write_bytes(certificates.cert("expired").read_bytes())
+    for _ in range(2):
+        own._looked_at = float("-inf")
+        assert shown_by(own.current()) == "good"
+    assert caplog.text.count("the renewed certificate is not used, the old one stays") == 1
+    cert.write_bytes(certificates.cert("good").read_bytes())
+    own._looked_at = float("-inf")
+    assert shown_by(own.current()) == "good"
+    assert len(caplog.records) == 1
 
 
 def test_a_certificate_that_tls_cannot_use_is_a_mistake_of_the_user(certificates, tmp_path):

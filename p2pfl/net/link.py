@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Protocol, TypeVar
 
 from p2pfl.core.limits import TokenBucket
-from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Busy, Hello, Message
+from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Busy, Hello, Message, Reply, Request
 from p2pfl.crypto.session import SESSION_MAX_S
 from p2pfl.errors import PeerFault
 from p2pfl.net.extensions import ExtensionChannel, ExtensionChannels
@@ -56,6 +56,8 @@ SILENCE_LOOKS = 9
 
 Checks are counted, not seconds: a process that was stopped for an hour must first read what arrived in the meantime.
 """
+STALLED_S, FOLLOWS_S = 45.0, 10.0
+"""An exchange that is not over after so long counts as one that took so long; and `_end_exchange`."""
 BEATS_PER_S = 1.0
 """Empty chunks allowed per second, beyond a burst of `BURST`: an honest end sends fewer."""
 SILENT = "silent-session"
@@ -305,10 +307,25 @@ class PeerLink:
         self._version: int | None = None
         """The protocol version used by both ends; None until the other end has offered its versions."""
         self._bodies = BodySender(shared.rate.bytes_per_s)
+        self._asked: bytes | None = None
+        """The digest of the request that has no reply yet, which was first sent at `_asked_at`."""
+        self._asked_at = self._followed_at = self._exchange_s = 0.0
 
     @property
     def age_s(self) -> float:
         return monotonic() - self._opened_s
+
+    @property
+    def exchange_s(self) -> float:
+        """What an exchange takes that this end has asked for; 0 while that is not known."""
+        stalls = self._asked is not None and asyncio.get_running_loop().time() - self._asked_at > STALLED_S
+        return max(self._exchange_s, STALLED_S if stalls else 0.0)
+
+    def _end_exchange(self, now: float) -> None:
+        """Follow what exchanges take, by a factor of e in `FOLLOWS_S` at most: what holds most of the time counts."""
+        took_s, most = now - self._asked_at, 1 + (now - self._followed_at) / FOLLOWS_S
+        self._exchange_s = min(max(took_s, self._exchange_s / most), (self._exchange_s or took_s) * most)
+        self._asked, self._followed_at = None, now
 
     def send(self, message: Message) -> None:
         now, hearing = asyncio.get_running_loop().time(), self._inbox.pending_bytes > 0
@@ -432,6 +449,8 @@ class PeerLink:
         return Offer(least=LEAST_VERSION, most=PROTOCOL_VERSION, channels=self._shared.sides.names)
 
     async def _send(self, message: Message | Side | Receipt) -> None:
+        if isinstance(message, Request) and message.digest != self._asked:
+            self._asked, self._asked_at = message.digest, asyncio.get_running_loop().time()
         chunks = await self._bodies.cut(message, self._version or LEAST_VERSION, self._shared.work)
         if self._shared.rate.bytes_per_s is not None:
             beat_s = self._shared.beat_s
@@ -507,6 +526,8 @@ class PeerLink:
             self._bodies.applied = message.request_digest
         if isinstance(message, Busy):
             self._outbox.allow_repeat()
+        if isinstance(message, Reply) and message.request_digest == self._asked:
+            self._end_exchange(asyncio.get_running_loop().time())
         self._owner.deliver(self, message)
 
     def _agree(self, offer: Offer) -> None:

@@ -150,12 +150,14 @@ class Dialer:
         route = self.routes.get(peer)
         return (route is not None and bool(route.addresses())) or bool(self._relays(peer))
 
-    def _relays(self, peer: int) -> Sequence[Relayed]:
+    def _relays(self, peer: int, used: tuple[str, float] | None = None) -> Sequence[Relayed]:
         key = self.greeter.key_of(peer)
-        return () if key is None else self.transport.relay_paths(key)
+        return () if key is None else self.transport.relay_paths(key, used)
 
     async def _vacancy(self, peer: int, place: NeighborPlace, route: Route) -> None:
-        """Wait until there is no session. While it goes through a relay, try the addresses from time to time."""
+        """Wait until there is no session. While it goes through a relay, try the addresses from time to time, and
+        another relay if that is better; the end that asks for exchanges decides.
+        """
         while place.is_relayed:
             try:
                 async with asyncio.timeout(self.shared.limits.direct_again_s):
@@ -164,6 +166,10 @@ class Dialer:
                 for address in route.next_go():
                     if place.is_relayed:
                         await self._attempt(peer, place, address)
+                if (link := place.link) and (relay := link.connection.line.relay) and (exchange_s := link.exchange_s):
+                    for way in self._relays(peer, (relay, exchange_s))[:1]:
+                        if way.relay != relay:
+                            await self._attempt(peer, place, way)
         await place.vacancy()
 
     async def _try(self, peer: int, place: NeighborPlace, route: Route) -> bool:

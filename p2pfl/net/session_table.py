@@ -131,9 +131,11 @@ def expire(scope: asyncio.Timeout) -> None:
         scope.reschedule(asyncio.get_running_loop().time())
 
 
-def _is_more_direct(newcomer: Connection, current: Connection) -> bool:
-    """Return True if the newcomer needs no relay for what now goes through one."""
-    return newcomer.boot == current.boot and current.line.relay is not None and newcomer.line.relay is None
+def _is_move(newcomer: Connection, current: Connection, own: int) -> bool:
+    """Return True if the newcomer needs no relay for what now goes through one, or this end moves it to another one."""
+    before, after = current.line.relay, newcomer.line.relay
+    is_other = after is None or (after != before and newcomer.dialer == own)
+    return newcomer.boot == current.boot and before is not None and is_other
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -218,7 +220,7 @@ class SessionTable:
             current = None if place.link is None else place.link.connection
             if self.places.get(candidate.peer) is not place:
                 return None
-            moves = current is not None and _is_more_direct(candidate, current)
+            moves = current is not None and _is_move(candidate, current, self.own)
             verdict = decide(candidate, current, own=self.own, own_dial=own_dial, overdue=overdue)
             match Admission.OPEN if moves else verdict:
                 case Admission.OPEN if place.link is not heard:

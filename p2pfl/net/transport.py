@@ -412,8 +412,10 @@ class Transport(Protocol):
         """Record that a member is at that address."""
         return
 
-    def relay_paths(self, key: bytes) -> Sequence[Relayed]:  # noqa: ARG002 - most know no relay
-        """Return the ways through relays to the member with that public key, best first; most transports have none."""
+    def relay_paths(self, key: bytes, used: tuple[str, float] | None = None) -> Sequence[Relayed]:  # noqa: ARG002
+        """Return the ways through relays to the member with that public key, best first; most transports have none.
+        `used` is the URL of the relay in use and what an exchange takes there: another comes first if it is better.
+        """
         return ()
 
     async def dial(self, way: DialPath) -> Line:

@@ -37,6 +37,11 @@ ALARMS: Mapping[str, AlarmText] = {
         advice="Run `p2pfl member hand` where the admin key is: nodes that run get the new tickets.",
         ended_by="relay-ticket-renewed",
     ),
+    "relay-slow": AlarmText(
+        means="Exchanges through a relay took at least three times as long as they now take through another one.",
+        does="Has moved the edge to the other relay, and tries the slow one again after an hour.",
+        advice="Ask who runs that relay: its line may be too narrow, or it holds back what it passes on.",
+    ),
     "relay-spoiled": AlarmText(
         means="A line through a relay carried what the other end did not seal, or nothing at all.",
         does="Has ended that session, blames no member, and prefers other ways to that member for five minutes.",
@@ -73,6 +78,7 @@ class Relays(Attached):
         self._suspected: dict[int, tuple[float, str, str]] = {}
         """Who spoiled the line to a neighbor that is lost: when, the relay's URL, and what is to be said."""
         transport.listen_for_doubts(self._spoiled)
+        transport.on_slow = self._slow
 
     def status(self) -> Mapping[str, Any]:
         rows = [
@@ -116,6 +122,9 @@ class Relays(Attached):
             self._suspected[index] = self._node.clock(), relay.url, text
         else:
             self._node.alarm("relay-spoiled", None, text)
+
+    def _slow(self, url: str, key: bytes, text: str) -> None:
+        self._node.alarm("relay-slow", None, f"{url}, on the line to {self._member(key)[1]}: {text}")
 
     def _look_at_suspects(self, now: float) -> None:
         for peer, (since, url, text) in list(self._suspected.items()):

@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from logging import Logger, getLogger
+from time import monotonic
 
 import aiohttp
 
@@ -22,6 +23,14 @@ from p2pfl.net.limits import Limits
 from p2pfl.net.transport import GoneError, Line, MakeTransport, Meet, Refusals, Transport
 from p2pfl.net.websocket import DialThrough, dial_url, open_browserless
 
+CLEARLY, CLEARLY_S, LASTING_LOOKS = 0.7, 0.01, 3
+"""An edge moves if exchanges through another relay take at most this share of the time, and so much less at least, in
+so many looks in a row: else it would move to and fro.
+"""
+REMEMBERED_S, TRIED_S = 3600.0, 300.0
+"""How long counts what exchanges took through a relay, and that it was tried, as long as it has carried none."""
+FAR, FAR_S = 3.0, 0.2
+"""There is an alarm about a relay through which exchanges took so many times as long, and so much longer."""
 ADMIN_TICKET_S = 3600
 """How long the ticket holds that an admin signs for itself."""
 
@@ -34,6 +43,13 @@ class ByRelayTransport:
     ) -> None:
         self.relays = tuple(relays)
         self._direct, self._at_end = direct, at_end
+        self._took: dict[tuple[str, bytes], tuple[float, float]] = {}
+        """What an exchange took through a relay, and until when that counts, by the relay's URL and a member's key."""
+        self._looks: dict[bytes, int] = {}
+        """In how many looks in a row another relay was better than the one in use, by the member's key."""
+        self._left: dict[bytes, tuple[str, float]] = {}
+        """The relay from which an edge moves and what an exchange took there, until another one shows what it takes."""
+        self.on_slow: Callable[[str, bytes, str], None] = lambda *_: None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -58,12 +74,42 @@ class ByRelayTransport:
     def know(self, host: str) -> None:
         self._direct.know(host)
 
-    def relay_paths(self, key: bytes) -> Sequence[Relayed]:
+    def relay_paths(self, key: bytes, used: tuple[str, float] | None = None) -> Sequence[Relayed]:
         """Return the way through each relay: first those that spoiled no line to that member lately, and of them the
-        one that is nearest to this node.
+        one that takes the least time; of the relay `used` that is what an exchange takes, and it stays the first until
+        another one is lastingly better.
+
+        A relay can make round trips short and hold back what is sealed. So what exchanges took counts as soon as it is
+        known; one that only promises more is tried, and left again if exchanges do not show that.
         """
-        ranked = sorted(self.relays, key=lambda each: (not each.is_registered, each.doubts(key), each.round_trip_s))
+        if used is not None:
+            self._compare(key, *used)
+        ranked = sorted(self.relays, key=lambda one: (not one.is_registered, one.doubts(key), self._time_s(one, key)))
+        if used is not None and not self._leaves(key, *used, ranked[0]):
+            ranked.sort(key=lambda relay: relay.url != used[0])
         return [Relayed(relay.url, key) for relay in ranked]
+
+    def _compare(self, key: bytes, url: str, exchange_s: float) -> None:
+        """Note what an exchange takes; say so if it took far longer through the relay that the edge has left."""
+        self._took[url, key] = exchange_s, monotonic() + REMEMBERED_S
+        left, before_s = self._left.pop(key, (url, 0.0))
+        if left != url and before_s > FAR * exchange_s and before_s - exchange_s > FAR_S:
+            self.on_slow(left, key, f"an exchange took {before_s:.2g} s, through {url} {exchange_s:.2g} s")
+
+    def _leaves(self, key: bytes, url: str, exchange_s: float, best: RelayLink) -> bool:
+        """Return True if an edge should be moved from a relay to the best one, which is then tried."""
+        is_better = self._time_s(best, key) < min(CLEARLY * exchange_s, exchange_s - CLEARLY_S)
+        self._looks[key] = self._looks.get(key, 0) + 1 if is_better else 0
+        if self._looks[key] < LASTING_LOOKS:
+            return False
+        self._looks[key], self._left[key] = 0, (url, exchange_s)
+        self._took[best.url, key] = float("inf"), monotonic() + TRIED_S
+        return True
+
+    def _time_s(self, relay: RelayLink, key: bytes) -> float:
+        """Return what an exchange took when the relay was last in use, or else the least that it may take."""
+        exchange_s, until = self._took.get((relay.url, key), (0.0, 0.0))
+        return max(2 * relay.round_trip_s, exchange_s if monotonic() < until else 0.0)
 
     async def dial(self, way: DialPath) -> Line:
         if isinstance(way, Address):

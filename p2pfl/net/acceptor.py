@@ -31,7 +31,7 @@ from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address
 from p2pfl.net.dial_paths import GOODBYE_S, OwnCertificate
-from p2pfl.net.limits import SHARE_OF_ACCEPTING, CpuQuota, Limits, Stopwatch, TimeBudget, measure
+from p2pfl.net.limits import MOST_GROUPS, SHARE_OF_ACCEPTING, CpuQuota, Limits, Stopwatch, TimeBudget, latest, measure
 from p2pfl.net.transport import IDLE_BYTES, UNSENT_BYTES, ConnectionStage, Refusals, Tap
 
 GREETING_BYTES = 2**14
@@ -40,8 +40,6 @@ SLICE_BYTES = 2**11
 """The bytes read from such a peer before its time budget is checked again: at most 341 empty pings."""
 NETWORK_BITS = 64
 """The length of an IPv6 network prefix: a peer with one address controls its whole network."""
-MOST_GROUPS = 1024
-"""The maximum number of address groups whose handshakes are counted."""
 MOST_CONTROL = 8
 """The maximum number of simultaneous visitors about the charter; each may bring a MiB."""
 CONTROL_PER_S, CONTROL_BURST = 0.5, 16.0
@@ -130,11 +128,7 @@ class PendingConnections:
         oldest.abort()
 
     def _may(self, buckets: dict[str, TokenBucket], group: str, make: Callable[[], TokenBucket]) -> bool:
-        bucket = buckets.pop(group, None) or make()
-        buckets[group] = bucket
-        if len(buckets) > MOST_GROUPS:
-            del buckets[next(iter(buckets))]
-        return bucket.take(asyncio.get_running_loop().time()) == 0.0
+        return latest(buckets, group, make).take(asyncio.get_running_loop().time()) == 0.0
 
 
 def control_bucket() -> TokenBucket:

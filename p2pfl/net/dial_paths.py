@@ -298,9 +298,7 @@ async def read_answer(reader: asyncio.StreamReader, proxy: Proxy, address: Addre
         text = f"the proxy {proxy} closed the connection in place of an answer for {address.place}"
         raise UnreachedError(DialError.PROXY, text, "correct the address, or ask the proxy's administrator") from None
     except asyncio.LimitOverrunError:
-        raise UnreachedError(
-            DialError.PROXY, f"what answers at {proxy} is no HTTP proxy", "correct its address"
-        ) from None
+        answer = b""  # no HTTP proxy says so much
     proxy.judge(answer, address)
 
 

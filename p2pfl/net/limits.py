@@ -84,7 +84,7 @@ BURST_S = 0.1
 NEIGHBOR_BURST_S = 0.02
 """The additional burst for each neighbor: all neighbors may share one address, and start together."""
 MOST_GROUPS = 1024
-"""The maximum number of address groups that have a budget, for strangers and for members each."""
+"""The maximum number of address groups that have a budget, or whose handshakes are counted: the latest."""
 EVENT_S = 3e-5
 """The time that the loop and the system take for one event in addition to the measured time."""
 
@@ -95,6 +95,16 @@ LEAST_SHARE = 0.2
 THREADS = Path("/proc/self/task")
 
 T = TypeVar("T")
+K = TypeVar("K")
+
+
+def latest(table: dict[K, T], key: K, make: Callable[[], T], most: int = MOST_GROUPS) -> T:
+    """Return what a table counts for a key, made anew if it is not there; only the `most` latest are remembered."""
+    value = table.pop(key, None)
+    table[key] = value = make() if value is None else value
+    if len(table) > most:
+        del table[next(iter(table))]
+    return value
 
 
 def count_threads() -> dict[str, tuple[int, int]]:
@@ -187,11 +197,7 @@ class GroupQuotas:
         self._budget(group).spend(cost_s, now)
 
     def _budget(self, group: str) -> TimeBudget:
-        purse = self._groups.pop(group, None) or TimeBudget(SHARE_OF_ONE, self._burst_s)
-        self._groups[group] = purse
-        if len(self._groups) > MOST_GROUPS:
-            del self._groups[next(iter(self._groups))]
-        return purse
+        return latest(self._groups, group, lambda: TimeBudget(SHARE_OF_ONE, self._burst_s))
 
 
 class CpuQuota:
@@ -200,7 +206,7 @@ class CpuQuota:
     def __init__(self, neighbors: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._strangers, self._known = GroupQuotas(BURST_S), GroupQuotas(BURST_S)
-        self._known_groups: dict[str, None] = {}
+        self._known_groups: dict[str, bool] = {}
         self.expect(neighbors)
 
     def expect(self, neighbors: int) -> None:
@@ -210,10 +216,7 @@ class CpuQuota:
 
     def know(self, group: str) -> None:
         """Record that a member has, or had, that address; the latest `MOST_GROUPS` are remembered."""
-        self._known_groups.pop(group, None)
-        self._known_groups[group] = None
-        if len(self._known_groups) > MOST_GROUPS:
-            del self._known_groups[next(iter(self._known_groups))]
+        latest(self._known_groups, group, lambda: True)
 
     def may_enter(self, group: str) -> bool:
         """Return True if a new connection from that group may enter."""

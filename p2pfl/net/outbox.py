@@ -55,9 +55,6 @@ class KeptParts:
         self._limit_bytes = limit_bytes
         self._parts: dict[int, PartialBody] = {}
 
-    def __len__(self) -> int:
-        return len(self._parts)
-
     def keep(self, peer: int, part: PartialBody | None) -> None:
         """Keep what the latest session with a neighbor has left, in place of any older part; drop the oldest parts if
         there is no room.

@@ -240,10 +240,6 @@ class LinesAnHour:
     mentions: int
     unsealed: int
 
-    @property
-    def bytes(self) -> int:
-        return (self.reasons + self.mentions) * LINE_BYTES
-
 
 STRANGERS = LinesAnHour(reasons=48, mentions=32, unsealed=48)
 MEMBER = LinesAnHour(reasons=12, mentions=20, unsealed=4)

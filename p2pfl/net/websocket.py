@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -213,14 +213,6 @@ async def dial_websocket(http: aiohttp.ClientSession, address: Address) -> WebSo
     return WebSocketLine(socket, socket.tap)
 
 
-async def dial_url(http: aiohttp.ClientSession, url: str) -> WebSocketLine:
-    """Dial the WebSocket at a URL such as `wss://host:port/path#sha256=...`, as `dial_websocket` does.
-
-    Raises UserError if it is no such URL.
-    """
-    return await dial_websocket(http, parse_address(url, "URL"))
-
-
 def transport_of(node: NodeConfig) -> MakeTransport:
     """Return the transport of a node: its proxy, and its certificate. Raises UserError if one cannot be used."""
     return partial(WebSocketTransport, outlet=outlet_of(node), certificate=certificate_of(node))
@@ -340,22 +332,9 @@ class OneShotClient:
     """The URLs that stand for a relay at which the member is to be met, and not for the member."""
 
     @classmethod
-    def of(
-        cls,
-        federation: FederationConfig,
-        identity: Identity,
-        through: DialThrough | None = None,
-        *,
-        outlet: Outlet | None = None,
-        relays: Iterable[str] | None = None,
-    ) -> OneShotClient:
-        return cls(
-            identity=identity,
-            binding=visitors_binding(federation),
-            outlet=outlet or Outlet(),
-            through=through,
-            relays=frozenset(federation.relays if relays is None else relays),
-        )
+    def of(cls, federation: FederationConfig, identity: Identity, through: DialThrough | None = None) -> OneShotClient:
+        relays = frozenset(federation.relays)
+        return cls(identity=identity, binding=visitors_binding(federation), through=through, relays=relays)
 
     async def bring(self, address: str, key: bytes, raw: bytes) -> int:
         """Hand over a charter; return the version that the node with that public key then has. It is at `address`, or

@@ -29,7 +29,7 @@ from p2pfl.net.acceptor import ConnectionGate, MeteredTls
 from p2pfl.net.address import Address, free_ports, parse_address
 from p2pfl.net.dial_paths import DialError, OwnCertificate, UnreachedError, of_tls
 from p2pfl.net.transport import IDLE_BYTES, ConnectionStage
-from p2pfl.net.websocket import WebSocketTransport, dial_url, open_browserless
+from p2pfl.net.websocket import WebSocketTransport, dial_websocket, open_browserless
 
 pytestmark = pytest.mark.usefixtures("trusted")
 
@@ -48,7 +48,7 @@ def listening(federation, certificates):
 async def reason_at(address: str) -> UnreachedError:
     async with open_browserless() as http:
         with pytest.raises(UnreachedError) as found:
-            await asyncio.wait_for(dial_url(http, address), 10)
+            await asyncio.wait_for(dial_websocket(http, parse_address(address, "URL")), 10)
     return found.value
 
 

@@ -11,7 +11,6 @@ from p2pfl.cli.checks import FolderCheck
 from p2pfl.cli.main import main
 from p2pfl.config.load import federation_mistakes, load_config, load_node, node_mistakes
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.bounds.traffic import BoundsCheck
 from p2pfl.features.lan.command import _print_ways
 from p2pfl.features.lan.doctor import AnswerKind, examine
 from p2pfl.net.dial_paths import OwnCertificate
@@ -86,19 +85,6 @@ def test_mistakes_in_the_own_network_are_named_with_what_is_allowed(ward, lines,
     (said,) = mistakes(ward)
     assert says in said
     assert "secret" not in said
-
-
-def test_check_says_bounds_in_words(p2pfl, tmp_path):
-    p2pfl("new", tmp_path / "ward", "--nodes", "4")
-    file = tmp_path / "ward/node0/node.toml"
-    bounds = 'max_kbit_s = 500\nhours = "20:00-06:00"\n'
-    file.write_text(f"{file.read_text()}[network]\n{bounds}")
-    inspected = Inspected(load_config(tmp_path / "ward"), [])
-    FolderCheck().before_launch(inspected)
-    BoundsCheck().of_files(inspected)
-    assert inspected.brief["bounds"] == (
-        "node0: sends at most 500 kbit/s, takes part 20:00-06:00 by the clock of its machine"
-    )
 
 
 @pytest.mark.parametrize(

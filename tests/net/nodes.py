@@ -15,7 +15,7 @@ from p2pfl.crypto.session import FederationBinding
 from p2pfl.net.limits import Limits
 from p2pfl.net.links import Links, Membership, Watcher
 from p2pfl.net.session_table import Callbacks
-from p2pfl.net.transport import LINE_BYTES, MEMBER, STRANGERS
+from p2pfl.net.transport import LINE_BYTES, MEMBER, STRANGERS, LinesAnHour
 
 DEADLINE_S = 20.0
 SIZE = 8
@@ -32,9 +32,13 @@ def binding(training: int = 1) -> FederationBinding:
     return FederationBinding(federation_id=bytes([training]) * 32, sections=sections)
 
 
+def bytes_of(lines: LinesAnHour) -> int:
+    return (lines.reasons + lines.mentions) * LINE_BYTES
+
+
 def most_bytes_an_hour(members: int) -> int:
     """The most bytes that `Refusals` may write in an hour, including one line about the hour before."""
-    return STRANGERS.bytes + members * MEMBER.bytes + LINE_BYTES
+    return bytes_of(STRANGERS) + members * bytes_of(MEMBER) + LINE_BYTES
 
 
 class Node:

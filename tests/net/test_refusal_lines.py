@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from nodes import UPGRADE, most_bytes_an_hour
+from nodes import UPGRADE, bytes_of, most_bytes_an_hour
 
 from p2pfl.crypto import FederationMismatch, UnlistedKey
 from p2pfl.crypto.identity import public_text
@@ -76,7 +76,7 @@ def test_made_up_reasons_leave_room_for_a_members_refusal(door, caplog, made_up)
         door.note(None, "10.0.0.1", made_up(number))
     door.note(1, "node 1", PeerFault("listed, but not a neighbor"))
     assert "refused node 1: listed, but not a neighbor" in lines(caplog)[-1]
-    assert size(caplog) <= STRANGERS.bytes + MEMBER.bytes
+    assert size(caplog) <= bytes_of(STRANGERS) + bytes_of(MEMBER)
 
 
 def test_reasons_that_differ_in_figures_leave_room_for_another_reason_of_strangers(door, caplog):
@@ -120,7 +120,7 @@ def test_who_sits_at_a_members_address_cannot_use_up_what_the_member_needs(caplo
     refusals.note(1, "node 1", FederationMismatch(bytes(32), ("training.rounds",)))
     assert "does not take this one" in lines(caplog)[MEMBER.unsealed]
     assert [alarm[:2] for alarm in alarms] == [("federation-differs", 1)]
-    assert size(caplog) <= MEMBER.bytes
+    assert size(caplog) <= bytes_of(MEMBER)
 
 
 def test_what_an_alarm_says_already_is_counted_and_not_said_again(door, caplog):
@@ -143,7 +143,7 @@ def test_a_member_with_ever_other_differences_is_few_alarms(caplog):
         refusals.note(1, "node 1", FederationMismatch(bytes(32), keys))
     assert 0 < len(alarms) <= MEMBER.reasons
     assert max(len(text) for _, _, text in alarms) <= 200
-    assert size(caplog) <= MEMBER.bytes
+    assert size(caplog) <= bytes_of(MEMBER)
 
 
 def test_each_hour_begins_anew_and_tells_what_was_left_out(door, caplog):
@@ -178,7 +178,7 @@ def test_what_is_mentioned_beside_refusals_is_bounded_at_any_level(door, caplog)
     for number in range(5000):
         door.mention(None, "%s left before the session: %s", f"10.0.{number % 256}.1", "x" * 2000)
     assert len(caplog.records) == STRANGERS.mentions
-    assert size(caplog) <= STRANGERS.bytes
+    assert size(caplog) <= bytes_of(STRANGERS)
     caplog.set_level(logging.INFO)
     door.mention(1, "not mentioned at this level")
     door.mention(1, "mentioned", level=logging.INFO)
@@ -194,7 +194,7 @@ def test_a_line_is_one_line_and_short_whatever_is_in_it():
 
 def test_the_page_on_security_states_the_bound():
     page = (Path(__file__).parents[2] / "docs" / "explanation" / "security.md").read_text()
-    strangers, member = STRANGERS.bytes >> 10, MEMBER.bytes >> 10
+    strangers, member = bytes_of(STRANGERS) >> 10, bytes_of(MEMBER) >> 10
     stated = f"{strangers} KiB an hour for all strangers together and {member} KiB for each member"
     assert stated in " ".join(page.split())
     assert refusals_module.HOUR_S == 3600.0

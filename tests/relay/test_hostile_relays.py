@@ -194,11 +194,11 @@ async def test_a_relay_that_answers_no_ping_is_left(federation, monkeypatch):
 async def test_the_node_stops_even_if_the_relay_fails_it_at_that_moment(federation, steps, monkeypatch):
     fails = asyncio.Event()
 
-    async def ping(self, pulse, *, shows):
+    async def beat(self, *, shows):
         await fails.wait()
         raise PeerFault("now")
 
-    monkeypatch.setattr(RelayLink, "_ping", ping)
+    monkeypatch.setattr(RelayLink, "_beat", beat)
     async with Liar(federation, read_on) as liar:
         await until(lambda: liar.link.is_registered)
         fails.set()

@@ -25,10 +25,10 @@ from p2pfl.features.relay.link import UNTRIED, RelayLink
 from p2pfl.features.relay.server import Admissions, ListedFederation, RelayServer
 from p2pfl.features.relay.switchboard import Switchboard
 from p2pfl.features.relay.transport import ByRelayTransport
-from p2pfl.net.address import Address
+from p2pfl.net.address import Address, parse_address
 from p2pfl.net.limits import Limits
 from p2pfl.net.transport import GoneError
-from p2pfl.net.websocket import WebSocketTransport, dial_url, open_browserless
+from p2pfl.net.websocket import WebSocketTransport, dial_websocket, open_browserless
 
 
 @pytest.fixture
@@ -217,9 +217,9 @@ async def test_over_real_sockets_a_long_body_arrives_whole(federation):
     running = asyncio.create_task(server.run())
     url, body = f"ws://127.0.0.1:{transport.port}/p2pfl", os.urandom(3_000_000)
     async with open_browserless() as http:
-        made = []
+        made, there = [], parse_address(url, "URL")
         for identity in federation.identities[:2]:
-            own = replace(parts(MemoryNetwork(), identity), dial=lambda url: dial_url(http, url))
+            own = replace(parts(MemoryNetwork(), identity), dial=lambda _: dial_websocket(http, there))
             made.append(
                 lambda limits, refusals, log, own=own: ByRelayTransport(
                     MemoryNetwork().transport(limits, refusals, log), [RelayLink(url, own)]

@@ -3,4 +3,3 @@
 from __future__ import annotations
 
 FEATURE = "p2pfl.features.bounds.traffic:BoundsFeature"
-CHECKS = "p2pfl.features.bounds.traffic:BoundsCheck"

@@ -17,11 +17,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from p2pfl.config.model import OwnNetwork
 from p2pfl.errors import StorageError
 from p2pfl.foreign import UNREADABLE
 from p2pfl.net.extensions import ExtensionChannel, HandledChannel
-from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
+from p2pfl.node.feature import Attached, Feature, NodeView
 from p2pfl.node.learner_runner import Answer, RoundPlan, Wait
 from p2pfl.reporting.status import NodeResult
 from p2pfl.storage.disk import replace_file
@@ -279,25 +278,6 @@ class TrafficBounds(Attached):
         for_s = until.timestamp() - self._now().timestamp()  # by the machine's clock, whose hours may shift in between
         for peer in peers:
             self._node.say(peer, CHANNEL, Pausing(for_s=min(LONGEST_S, max(0.0, for_s))))
-
-
-class BoundsCheck(Check):
-    def of_files(self, inspected: Inspected) -> None:
-        """Say each node's bounds in words."""
-        told = [f"{node.name}: {words}" for node in inspected.here.values() if (words := _in_words(node.network))]
-        if told:
-            inspected.brief["bounds"] = "; ".join(told)
-
-
-def _in_words(bounds: OwnNetwork) -> str:
-    parts = []
-    if bounds.max_kbit_s is not None:
-        parts.append(f"sends at most {bounds.max_kbit_s:g} kbit/s")
-    if bounds.month_gb is not None:
-        parts.append(f"pauses after {bounds.month_gb:g} GB in a month")
-    if bounds.hours is not None:
-        parts.append(f"takes part {bounds.hours} by the clock of its machine")
-    return ", ".join(parts)
 
 
 class PausingNode(TrafficBounds):

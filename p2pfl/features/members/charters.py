@@ -16,7 +16,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -429,7 +429,8 @@ async def ask_when_alone(
         quiet_s = quiet_s + pause_s if is_alone() else 0.0
         others = _others(keeper, identity, relays)
         if quiet_s >= alone_s and others:
-            errand = OneShotClient.of(keeper.federation, identity, through, outlet=outlet, relays=relays)
+            errand = OneShotClient.of(keeper.federation, identity, through)
+            errand = replace(errand, outlet=outlet or errand.outlet, relays=frozenset(relays))
             await _ask(errand, keeper, *others[turn % len(others)])
             turn += 1
 

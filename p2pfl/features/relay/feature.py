@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from p2pfl.config.members import in_words
-from p2pfl.config.model import NodeConfig
 from p2pfl.console import seconds_now
 from p2pfl.errors import UserError
 from p2pfl.features.relay.link import RelayLink
@@ -177,23 +176,20 @@ class RelayCheck(Check):
     """Whether the nodes here have what opens their relays."""
 
     def of_files(self, inspected: Inspected) -> None:
+        federation = inspected.federation
         for index, node in inspected.here.items():
             try:
                 if node.relays and node.relay_token is not None:
                     read_token(node.relay_token)
                 elif node.relays:
-                    self._look_at_ticket(inspected, index, node)
+                    ticket = Sheets(federation, node.state_dir).ticket(federation.members[index].key)
+                    text, now = f"{node.name} has nothing that opens the relays in [network]", seconds_now()
+                    if ticket is not None:
+                        ends = "expired" if ticket.until < now else "expires"
+                        clock = f"by this machine's clock it is {in_words(now)}"
+                        text = f"the ticket of {node.name} {ends} at {in_words(ticket.until)}, and {clock}"
+                    if ticket is None or ticket.until - now < SOON_S:
+                        how = "`p2pfl member hand`" if federation.admin else "relay_token in its node.toml"
+                        inspected.warnings.append(f"{text}: {how}")
             except UserError as error:
                 inspected.mistakes.append(error)
-
-    def _look_at_ticket(self, inspected: Inspected, index: int, node: NodeConfig) -> None:
-        federation, now = inspected.federation, seconds_now()
-        ticket = Sheets(federation, node.state_dir).ticket(federation.members[index].key)
-        how = "`p2pfl member hand`" if federation.admin else "relay_token in its node.toml"
-        if ticket is None:
-            inspected.warnings.append(f"{node.name} has nothing that opens the relays in [network]: {how}")
-        elif ticket.until - now < SOON_S:
-            is_over = ticket.until < now
-            clock = f", and by this machine's clock it is {in_words(now)}" if is_over else ""
-            verb = "expired" if is_over else "expires"
-            inspected.warnings.append(f"the ticket of {node.name} {verb} at {in_words(ticket.until)}{clock}: {how}")

@@ -7,7 +7,6 @@ from 1, a relay those that it passes on from `PASSED_ON`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from enum import IntEnum
 from typing import Annotated, NamedTuple, Self, TypeVar
 
@@ -42,7 +41,6 @@ REMOVED_BYTES = 64 * 1024
 """The most bytes in a frame that names removed members."""
 
 T = TypeVar("T", bound=Struct)
-V = TypeVar("V")
 _Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
 
 
@@ -204,12 +202,3 @@ def name_dialed(address: Address) -> str:
     A member signs it, so that no relay can use that signature at another.
     """
     return f"{address.place.lower()}{address.path}"
-
-
-def latest(table: dict[bytes, V], key: bytes, make: Callable[[], V], most: int) -> V:
-    """Return what a table counts for a member, made anew if it is not there; only the `most` latest are remembered."""
-    value = table.pop(key, None)
-    table[key] = value = make() if value is None else value
-    if len(table) > most:
-        del table[next(iter(table))]
-    return value

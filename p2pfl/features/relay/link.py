@@ -37,7 +37,6 @@ from p2pfl.features.relay.frames import (
     Refusal,
     Registration,
     closing_in,
-    latest,
     name_dialed,
     number_in,
     pack,
@@ -50,7 +49,7 @@ from p2pfl.features.relay.frames import (
 from p2pfl.features.relay.tickets import Ticket
 from p2pfl.net.acceptor import control_bucket
 from p2pfl.net.address import parse_address
-from p2pfl.net.limits import Limits
+from p2pfl.net.limits import Limits, latest
 from p2pfl.net.links import Backoff
 from p2pfl.net.transport import ConnectionStage, GoneError, Line, Meet
 
@@ -116,30 +115,6 @@ class RelayLimits:
         """Count a frame that serves nothing. Raises PeerFault if there are more than an honest relay sends."""
         if self._strays.take(now) > 0.0:
             raise PeerFault("more frames for lines that do not exist than an honest relay sends")
-
-
-class Pulse:
-    """Pings, and the round trip that they measure. Their numbers are random, so nobody can answer one in advance."""
-
-    def __init__(self) -> None:
-        self._number: int | None = None
-        """The number of the ping that has no answer yet."""
-        self._sent_at = 0.0
-
-    def beat(self, now: float) -> int:
-        """Return the number of the next ping. Raises TimeoutError if an earlier one has had no answer for long."""
-        if self._number is None:
-            self._number, self._sent_at = int.from_bytes(os.urandom(8)), now
-        elif now - self._sent_at > SILENCE_S:
-            raise TimeoutError
-        return self._number
-
-    def answer(self, number: int, now: float) -> float | None:
-        """Return the round trip in seconds; None if this answers no ping."""
-        if number != self._number:
-            return None
-        self._number = None
-        return now - self._sent_at
 
 
 class RelayLine(Line):
@@ -289,6 +264,9 @@ class RelayLink:
         """Why the last connection was lost."""
         self._came_at: float | None = None
         self._lost_at = monotonic()
+        self._ping: int | None = None
+        """The number of the ping that has no answer yet, which was sent at `_ping_at`."""
+        self._ping_at = 0.0
 
     @property
     def is_registered(self) -> bool:
@@ -393,8 +371,8 @@ class RelayLink:
             self._came_at = monotonic()
             self._changed.set()
             self._parts.log.info("registered at relay %s", self.url)
-            pulse = Pulse()
-            await _until_one_fails(self._ping(pulse, shows=challenge.takes_removals), self._read(line, pulse))
+            self._ping = None
+            await _until_one_fails(self._beat(shows=challenge.takes_removals), self._read(line))
         finally:
             await line.close(self._parts.limits.close_s)
 
@@ -411,17 +389,23 @@ class RelayLink:
             raise PeerFault(f"{answer.kind.name} in place of a welcome")
         return challenge
 
-    async def _ping(self, pulse: Pulse, *, shows: bool) -> None:
-        """Ping, and show the newest removals to a relay that takes them."""
+    async def _beat(self, *, shows: bool) -> None:
+        """Ping, and show the newest removals to a relay that takes them. Nobody can answer a random number in advance.
+        Raises TimeoutError if a ping has had no answer for long.
+        """
         shown = b""
         while True:
             if shows and (removals := self._parts.removals()) not in (b"", shown):
                 shown = removals
                 await self.say(pack(FrameKind.REMOVED, 0, removals))
-            await self.say(pack_number(FrameKind.PING, 0, pulse.beat(monotonic())))
+            if self._ping is None:
+                self._ping, self._ping_at = int.from_bytes(os.urandom(8)), monotonic()
+            elif monotonic() - self._ping_at > SILENCE_S:
+                raise TimeoutError
+            await self.say(pack_number(FrameKind.PING, 0, self._ping))
             await asyncio.sleep(BEAT_S)
 
-    async def _read(self, line: Line, pulse: Pulse) -> None:
+    async def _read(self, line: Line) -> None:
         while True:
             async with asyncio.timeout(SILENCE_S):
                 frame = unpack(await line.receive())
@@ -433,8 +417,8 @@ class RelayLink:
                 raise RefusedByRelayError((refusal_in(frame) or Refusal.FULL).text)
             elif (own := self._lines.get(frame.line)) is not None:
                 self._take(own, frame)
-            elif frame.kind is FrameKind.PONG and (took_s := pulse.answer(number_in(frame), monotonic())):
-                self.round_trip_s = min(60.0, took_s)
+            elif frame.kind is FrameKind.PONG and number_in(frame) == self._ping:
+                self._ping, self.round_trip_s = None, min(60.0, monotonic() - self._ping_at)
             else:
                 self._limits.count_stray(asyncio.get_running_loop().time())
 

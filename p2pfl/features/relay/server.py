@@ -33,7 +33,6 @@ from p2pfl.features.relay.frames import (
     FrameKind,
     Refusal,
     Registration,
-    latest,
     pack_number,
     pack_struct,
     struct_in,
@@ -52,7 +51,7 @@ from p2pfl.features.relay.tickets import (
 )
 from p2pfl.net.address import Address, parse_address
 from p2pfl.net.dial_paths import OwnCertificate
-from p2pfl.net.limits import Limits
+from p2pfl.net.limits import Limits, latest
 from p2pfl.net.transport import Arrival, ConnectionStage, Counters, GoneError, Line, Refusals
 from p2pfl.net.websocket import WebSocketTransport
 
@@ -72,10 +71,6 @@ EXPECTED = 64
 """The members that may come at once without being held up as strangers."""
 MOST_COMERS = 4096
 """The most members whose registrations are counted."""
-TWO_NAMES = (
-    "a member of %s has dialed this relay as %s, and by another name: if both are this relay, write one of them in all "
-    "files; if not, another relay passes on what the member signs, and gains nothing by it"
-)
 
 
 class RefusedError(Exception):
@@ -309,8 +304,6 @@ class RelayServer:
         if seat is None:
             raise RefusedError(Refusal.FULL)
         self._guests[seat] = guest
-        if any(key == seat.key and name != dialed for name, key in tenant.seats):
-            self._refusals.mention(None, TWO_NAMES, tenant.name, dialed, level=logging.WARNING)
         return seat
 
     def _may_come(self, key: bytes, now: float) -> bool:

@@ -21,7 +21,7 @@ from p2pfl.net.address import Address, DialPath, Relayed, parse_address
 from p2pfl.net.dial_paths import DialError, Outlet, UnreachedError, outlet_of
 from p2pfl.net.limits import Limits
 from p2pfl.net.transport import GoneError, Line, MakeTransport, Meet, Refusals, Transport
-from p2pfl.net.websocket import DialThrough, dial_url, open_browserless
+from p2pfl.net.websocket import DialThrough, dial_websocket, open_browserless
 
 CLEARLY, CLEARLY_S, LASTING_LOOKS = 0.7, 0.01, 3
 """An edge moves if exchanges through another relay take at most this share of the time, and so much less at least, in
@@ -206,7 +206,7 @@ class RelayDialing:
     async def dial(self, url: str) -> Line:
         self._http = self._http or open_browserless(self._outlet)
         try:
-            return await dial_url(self._http, url)
+            return await dial_websocket(self._http, parse_address(url, "relays"))
         except UnreachedError as error:
             raise at_relay(error, parse_address(url, "relays")) from None
 

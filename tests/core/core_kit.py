@@ -8,6 +8,7 @@ from p2pfl.core.core import Core
 from p2pfl.core.events import (
     ApplyReply,
     ApplyRequest,
+    Bootstrap,
     CommitRound,
     Freeze,
     MessageReceived,
@@ -113,6 +114,9 @@ def make_node(
     records=None,
     durable=True,
     young=False,
+    turns=None,
+    ended=False,
+    elapsed_s=0.0,
     **changes,
 ):
     """A `young` node has not trained yet and mixes with nobody; others here are past that, whatever they count."""
@@ -122,7 +126,15 @@ def make_node(
         settings=settings(**changes),
         samples=samples,
         durable=durable,
-        memory=Memory(fresh=fresh, version=version, rounds=rounds_done, records=records or {}),
+        turns=turns,
+        memory=Memory(
+            fresh=fresh,
+            version=version,
+            rounds=rounds_done,
+            records=records or {},
+            ended=ended,
+            elapsed_s=elapsed_s,
+        ),
     )
     node.facts.joining = young
     return node
@@ -144,19 +156,16 @@ def is_through(node, *peers, now=0.0):
         node.census.hear(peer, 0, bitmap(1 << peer), bitmap(1 << peer), now)
 
 
+def frozen(op, **changes):
+    """The request that an engine makes of a Freeze."""
+    names = ("incarnation", "seq", "version", "echo", "weight", "staleness", "pace_s")
+    return request(**{name: getattr(op, name) for name in names} | changes)
+
+
 def freeze(node, effects, now=0.0, body=b"body"):
     """Answer the one Freeze among `effects`; the request, and what follows."""
     (op,) = only(effects, Freeze)
-    built = request(
-        incarnation=op.incarnation,
-        seq=op.seq,
-        version=op.version,
-        echo=op.echo,
-        weight=op.weight,
-        staleness=op.staleness,
-        pace_s=op.pace_s,
-        body=body,
-    )
+    built = frozen(op, body=body)
     return built, node.handle(RequestFrozen(peer=op.peer, request=built), now)
 
 
@@ -206,6 +215,25 @@ def exchange_as_initiator(node, effects, now=0.0, version=1, factor=0.0):
     peer = only(effects, Freeze)[0].peer
     asked, _ = freeze(node, effects, now)
     return apply_reply(node, say(node, peer, reply_to(asked, version=version, factor=factor), now), now)
+
+
+def filled(node, effects, *, now=0.0):
+    """Ticks and exchanges until the node starts from the median; the effects then."""
+    for _ in range(60):
+        if only(effects, Bootstrap):
+            return effects
+        after = []
+        for op in only(effects, Freeze):
+            after += exchange_as_initiator(node, [op], now, version=50)
+        for op in only(effects, CommitRound):
+            after += commit(node, [op], now)
+        effects = after
+    raise AssertionError("never filled")
+
+
+def known_to(record):
+    """The greeting of a neighbor whose end stands where this record does."""
+    return hello(seq=record.seq, chain=record.chain, chain_before=record.chain_before)
 
 
 def started(node, now=0.0):

@@ -24,7 +24,7 @@ from p2pfl.core.events import (
 from p2pfl.core.messages import Request
 
 sys.path.insert(0, str(Path(__file__).parent))
-from core_kit import SAMPLES, hello, make_node, reply_to, request
+from core_kit import SAMPLES, frozen, hello, make_node, reply_to
 
 CHAIN = b"c" * 16
 
@@ -76,9 +76,7 @@ class PacedNode:
                     done = RoundCommitted(version=version, rounds=self.rounds, samples=int(SAMPLES), failed=False)
                     self.later(self.now, done)
                 case Freeze():
-                    names = ("incarnation", "seq", "version", "echo", "weight", "staleness", "pace_s")
-                    built = request(**{name: getattr(effect, name) for name in names})
-                    self.later(self.now, RequestFrozen(peer=effect.peer, request=built))
+                    self.later(self.now, RequestFrozen(peer=effect.peer, request=frozen(effect)))
                 case Send(peer=peer, message=Request() as asked):
                     if asked.seq > self.exchanges[peer]:  # not a repeat
                         self.exchanges[peer] = asked.seq

@@ -27,7 +27,7 @@ from p2pfl.core.messages import Request
 from tests.invariants import check_invariants
 
 sys.path.insert(0, str(Path(__file__).parent))
-from core_kit import SAMPLES, make_node, open_session, reply_to, request, say, started
+from core_kit import SAMPLES, frozen, known_to, make_node, open_session, reply_to, say, started
 
 
 class Around:
@@ -50,6 +50,10 @@ class Around:
         for peer in peers or tuple(self.node.edges):
             self.session += 1
             self.carry_out(open_session(self.node, peer, self.now, self.session, **greeting))
+
+    def meet_again(self, peer):
+        """As it was left."""
+        self.meet(peer, greeting=known_to(self.node.edges[peer].exchange.record))
 
     def lose(self, *peers):
         for peer in peers:
@@ -90,9 +94,7 @@ class Around:
         handle = self.node.handle
         match effect:
             case Freeze(peer=peer):
-                names = ("incarnation", "seq", "version", "echo", "weight", "staleness", "pace_s")
-                built = request(**{name: getattr(effect, name) for name in names})
-                return handle(RequestFrozen(peer=peer, request=built), self.now)
+                return handle(RequestFrozen(peer=peer, request=frozen(effect)), self.now)
             case Send(peer=peer, message=Request() as asked) if peer not in self.silent:
                 told = {"weight": self.weights.get(peer, SAMPLES), "pace_s": self.paces.get(peer, 0.1)}
                 return say(self.node, peer, reply_to(asked, version=asked.version, **told), self.now, effect.session)

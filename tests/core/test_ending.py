@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from p2pfl.core.core import Core
 from p2pfl.core.events import Alarm, MemberEnded, Send, SessionClosed, StartRound
-from p2pfl.core.members import MOST_SENDS, SEND_WITHIN_S, SOON_FOR_S, SOON_S, Census, Memory, bitmap
+from p2pfl.core.members import MOST_SENDS, SEND_WITHIN_S, SOON_FOR_S, SOON_S, Census, bitmap
 from p2pfl.core.messages import EdgeRecord, Ready
 from p2pfl.core.neighbor import UNANSWERED_ROUNDS
 from p2pfl.core.settings import Phase
@@ -48,13 +48,7 @@ def test_who_had_begun_before_a_restart_is_waited_for():
     """After a power cut the first two machines that are up must not take themselves for everybody."""
     known = {1: EdgeRecord(seq=7), 2: EdgeRecord(incarnation=1)}
     for records, reason in ((known, None), ({}, Reason.ALL)):
-        node = Core(
-            index=0,
-            neighbors=[1, 2],
-            settings=settings(rounds=9),
-            samples=30.0,
-            memory=Memory(fresh=False, version=9, rounds=9, elapsed_s=80.0, records=records),
-        )
+        node = make_node(0, 1, 2, rounds=9, fresh=False, version=9, rounds_done=9, elapsed_s=80.0, records=records)
         started(node)
         open_session(node, 1, greeting=hello(version=9, level=None, trained=9, begun=b"\x02", through=b"\x02"))
         node.wake(4.0)

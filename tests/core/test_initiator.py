@@ -431,29 +431,11 @@ def test_after_an_exchange_of_weight_zero_the_next_one_weighs_something_however_
     assert op.factor == pytest.approx(15.0 * LEAST)
 
 
-def test_an_exchange_of_weight_zero_still_tells_both_ends_what_they_have():
-    node = responder()
-    apply_request(node, say(node, 0, request(version=6)))
-    assert node.edges[0].exchange.record.heard == 6
-    node, effects = initiator()
-    exchange_as_initiator(node, effects, version=8)
-    assert (node.edges[1].exchange.record.heard, node.edges[1].exchange.record.known) == (8, 0)
-
-
 def test_an_echo_from_the_future_is_no_older_than_now():
     node = responder()
     apply_request(node, say(node, 0, request()))
     (op,) = only(say(node, 0, request(seq=2, echo=2**53 - 1, staleness=1.0)), ApplyRequest)
     assert op.factor == 15.0
-
-
-def test_a_new_incarnation_begins_with_weight_zero_at_both_ends():
-    node, effects = initiator()
-    exchange_as_initiator(node, effects)
-    assert only(say(node, 1, Resync(incarnation=1)), Freeze)[0].staleness == 0.0
-    node = responder()
-    apply_request(node, say(node, 0, request()))
-    assert only(say(node, 0, request(incarnation=1, staleness=1.0)), ApplyRequest)[0].factor == 0.0
 
 
 # -- How long a request waits for its answer before it is sent again: RFC 6298, per edge.

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.core import Core
 from p2pfl.core.events import (
     Alarm,
     Bootstrap,
@@ -22,7 +21,6 @@ from p2pfl.core.events import (
     StartRound,
     StopRequested,
 )
-from p2pfl.core.members import Memory
 from p2pfl.core.messages import Done, EdgeRecord, Ready
 from p2pfl.core.settings import Phase
 from p2pfl.core.training import JOIN_WAIT_S, LONGEST_JOIN_S, RESUME_WAIT_S
@@ -31,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (
     commit,
     exchange_as_initiator,
+    filled,
     freeze,
     hello,
     is_through,
@@ -40,7 +39,6 @@ from core_kit import (
     request,
     say,
     sent,
-    settings,
     started,
 )
 
@@ -96,13 +94,7 @@ def test_a_node_whose_neighbors_are_not_there_waits_untrained_for_ever_and_says_
 
 
 def test_a_node_that_has_finished_answers_with_done_for_a_while_and_finishes_again():
-    node = Core(
-        index=1,
-        neighbors=[0],
-        settings=settings(),
-        samples=30.0,
-        memory=Memory(fresh=False, version=9, rounds=3, ended=True),
-    )
+    node = make_node(1, 0, fresh=False, version=9, rounds_done=3, ended=True)
     started(node)
     assert node.rounds.phase is Phase.LINGERING
     assert [message.done for message in sent(open_session(node, 0, 1.0))][:1] == [True]
@@ -113,13 +105,7 @@ def test_a_node_that_has_finished_answers_with_done_for_a_while_and_finishes_aga
 def test_a_node_that_has_finished_lets_go_of_the_request_that_was_open_then():
     """Its answer, of a model from long before the end, would move what has been found since."""
     records = {1: EdgeRecord(seq=3, pending=request(seq=4, version=5)), 2: EdgeRecord(seq=3)}
-    node = Core(
-        index=0,
-        neighbors=[1, 2],
-        settings=settings(),
-        samples=30.0,
-        memory=Memory(fresh=False, version=9, rounds=3, ended=True, records=records),
-    )
+    node = make_node(0, 1, 2, fresh=False, version=9, rounds_done=3, ended=True, records=records)
     effects = started(node)
     assert [reset.peer for reset in only(effects, ResetEdge)] == [1]
     assert [alarm.notice for alarm in only(effects, Alarm)] == [True]
@@ -141,11 +127,8 @@ def test_a_node_without_neighbors_trains_closes_and_finishes():
 
 
 def test_a_run_bounded_by_time_counts_what_earlier_lives_have_used():
-    bounded = settings(rounds=None, time_s=10.0)
     for elapsed_s, more in ((0.0, True), (9.9, True), (10.0, False)):
-        node = Core(
-            index=0, neighbors=[], settings=bounded, samples=30.0, memory=Memory(fresh=False, elapsed_s=elapsed_s)
-        )
+        node = make_node(0, fresh=False, elapsed_s=elapsed_s, rounds=None, time_s=10.0)
         assert bool(only(started(node), StartRound)) is more
 
 
@@ -257,20 +240,6 @@ def test_while_it_joins_its_exchanges_weigh_nothing():
     assert [op.staleness for op in only(effects, Freeze)] == [0.0]
 
 
-def filled(node, effects, *, now=0.0):
-    """Ticks and exchanges until the node starts from the median; the effects then."""
-    for _ in range(12):
-        if only(effects, Bootstrap):
-            return effects
-        after = []
-        for op in only(effects, Freeze):
-            after += exchange_as_initiator(node, [op], now, version=50)
-        for op in only(effects, CommitRound):
-            after += commit(node, [op], now)
-        effects = after
-    raise AssertionError("never filled")
-
-
 def test_it_starts_from_the_median_of_all_live_neighbors_once_their_replicas_are_filled():
     node, effects = joining(1, 2)
     effects = filled(node, effects)
@@ -335,22 +304,24 @@ def test_who_has_begun_holds_nobody_back():
     assert only(say(node, 0, Ready(version=0, level=None)), StartRound) == [StartRound(index=0, accompanied=True)]
 
 
-def test_a_closing_round_waits_until_the_neighbor_is_no_more_than_one_behind():
+def trained():
+    """Node 1, which has done its one round and is to do two closing rounds, beside a neighbor that has begun none."""
     node = make_node(1, 0, start_wait_s=0.0, rounds=1, closing_rounds=2, linger_s=30.0)
     is_through(node, 0)
     started(node)
     open_session(node, 0)
     commit(node, node.handle(RoundTrained(steps=1, samples=30), 1.0), 1.0)
+    return node
+
+
+def test_a_closing_round_waits_until_the_neighbor_is_no_more_than_one_behind():
+    node = trained()
     assert only(node.wake(10.0), CommitRound) == []
     assert [op.trained for op in only(say(node, 0, Ready(version=9, closing=0), 11.0), CommitRound)] == [False]
 
 
 def test_a_closing_round_does_not_wait_for_ever():
-    node = make_node(1, 0, start_wait_s=0.0, rounds=1, closing_rounds=2, linger_s=30.0)
-    is_through(node, 0)
-    started(node)
-    open_session(node, 0)
-    commit(node, node.handle(RoundTrained(steps=1, samples=30), 1.0), 1.0)
+    node = trained()
     node.wake(10.0)
     closing_since = node.rounds.phase_from
     assert only(node.wake(closing_since + 29.0), CommitRound) == []
@@ -398,11 +369,7 @@ def test_a_request_of_a_later_version_tells_that_its_sender_has_begun():
 
 
 def test_a_node_that_is_ahead_in_the_closing_rounds_says_again_where_it_stands():
-    node = make_node(1, 0, start_wait_s=0.0, rounds=1, closing_rounds=2, linger_s=30.0)
-    is_through(node, 0)
-    started(node)
-    open_session(node, 0)
-    commit(node, node.handle(RoundTrained(steps=1, samples=30), 1.0), 1.0)
+    node = trained()
     node.wake(10.0)
     assert node.rounds.phase is Phase.CLOSING
     assert [message.closing for message in sent(node.wake(11.0)) if isinstance(message, Ready)] == [0]

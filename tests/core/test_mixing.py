@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from p2pfl.core.core import Core
 from p2pfl.core.events import (
     ApplyReply,
     ApplyRequest,
@@ -163,12 +162,7 @@ def test_with_no_more_than_twice_the_liars_nothing_is_mixed_and_one_alarm_says_s
     around.rounds(10)
     assert len(around.of(Mix)) == 2
     assert around.alarms("too-few-neighbors", "enough-neighbors") == ["too-few-neighbors"]
-    around.meet(
-        4,
-        greeting=around.node.edges[4].exchange.record.hello(
-            version=1, closing=None, level=None, done=False, have_yours=False
-        ),
-    )
+    around.meet_again(4)
     around.rounds(3)
     assert around.alarms("too-few-neighbors", "enough-neighbors") == ["too-few-neighbors", "enough-neighbors"]
     assert around.last(Mix).peers == (1, 2, 3, 4, 5)
@@ -238,12 +232,7 @@ def test_a_neighbor_without_a_session_is_not_mixed_and_comes_back_with_the_age_o
     around.rounds(12)
     assert around.last(Mix).peers == (1, 2, 3)
     around.silent = {4}
-    around.meet(
-        4,
-        greeting=around.node.edges[4].exchange.record.hello(
-            version=1, closing=None, level=None, done=False, have_yours=False
-        ),
-    )
+    around.meet_again(4)
     around.rounds(1)
     assert around.last(Mix).peers == (1, 2, 3, 4)
     assert 0.0 < around.last(Mix).weights[3] < before / 2
@@ -298,7 +287,7 @@ def test_an_echo_from_the_future_counts_no_more_than_the_latest(echo):
 def test_in_a_schedule_all_neighbors_share_the_weight_whatever_round_it_is():
     """One neighbor a round would weigh a half; three of them could throw the model past all."""
     schedule = (((0, 1),), ((0, 2),), ((0, 3),))
-    node = Core(index=0, neighbors=(1, 2, 3), settings=settings(liars=1), samples=SAMPLES, turns=turns_of(0, schedule))
+    node = make_node(0, 1, 2, 3, liars=1, turns=turns_of(0, schedule))
     assert node.facts.weight == SAMPLES / 4
 
 

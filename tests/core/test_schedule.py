@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pfl.core.core import Core
 from p2pfl.core.events import (
     ApplyReply,
     ApplyRequest,
@@ -20,7 +19,6 @@ from p2pfl.core.events import (
     SessionClosed,
     StartRound,
 )
-from p2pfl.core.members import Memory
 from p2pfl.core.messages import Ready, Resync
 from p2pfl.core.settings import ALWAYS, Conservative, Phase, Turns, degree_of, schedule_index, turn_of, turns_of
 
@@ -32,8 +30,10 @@ from core_kit import (
     begun_alone,
     commit,
     exchange_as_initiator,
+    filled,
     freeze,
     hello,
+    known_to,
     make_node,
     only,
     open_session,
@@ -41,7 +41,6 @@ from core_kit import (
     request,
     say,
     sent,
-    settings,
     started,
 )
 
@@ -52,15 +51,7 @@ def alternating(index, *peers, period=PERIOD, **changes):
     """A node whose neighbor number k has its turn in phase k, sessions not yet open."""
     turns = {peer: Turns(period, (phase,)) for phase, peer in enumerate(peers)}
     plain = {"start_wait_s": 0.0, "rounds": 1000}
-    own = {key: changes.pop(key) for key in ("version", "rounds_done", "fresh") if key in changes}
-    return Core(
-        index=index,
-        neighbors=peers,
-        turns=turns,
-        settings=settings(**(plain | changes)),
-        samples=SAMPLES,
-        memory=Memory(fresh=own.get("fresh", True), version=own.get("version", 0), rounds=own.get("rounds_done", 0)),
-    )
+    return make_node(index, *peers, turns=turns, young=True, **(plain | changes))
 
 
 def filled_initiator(*peers, **changes):
@@ -194,16 +185,13 @@ def test_in_the_closing_rounds_every_neighbor_is_told_and_only_the_active_one_ex
     assert [op.peer for op in only(effects, Freeze)] == [3]
 
 
+CLOSING = {"fresh": False, "version": 4, "rounds_done": 4, "young": True}
+CLOSING |= {"start_wait_s": 0.0, "rounds": 4, "closing_rounds": 9, "linger_s": 20.0}
+
+
 def closing(index, peer, **changes):
     """A node whose edge has its turn in every even version, in closing round 1 of version 5; and the session open."""
-    node = Core(
-        index=index,
-        neighbors=[peer],
-        turns={peer: Turns(2, (0,))},
-        settings=settings(start_wait_s=0.0, rounds=4, closing_rounds=9, linger_s=20.0, **changes),
-        samples=SAMPLES,
-        memory=Memory(fresh=False, version=4, rounds=4),
-    )
+    node = make_node(index, peer, turns={peer: Turns(2, (0,))}, **(CLOSING | changes))
     first = begun_alone(node)
     effects = open_session(node, peer, greeting=hello(version=4, closing=0))
     if index < peer:
@@ -271,13 +259,7 @@ def test_a_neighbor_that_claims_ever_more_closing_rounds_holds_nobody_up():
 
 
 def test_on_a_static_graph_an_initiator_waits_for_nobody_to_begin_a_closing_round():
-    node = Core(
-        index=0,
-        neighbors=[1],
-        settings=settings(start_wait_s=0.0, rounds=4, closing_rounds=9, linger_s=20.0),
-        samples=SAMPLES,
-        memory=Memory(fresh=False, version=4, rounds=4),
-    )
+    node = make_node(0, 1, **CLOSING)
     first = begun_alone(node)
     exchange_as_initiator(node, open_session(node, 1, greeting=hello(version=4, closing=0)))
     assert [op.version for op in only(commit(node, first, 1.0), Freeze)] == [5]
@@ -326,8 +308,7 @@ def test_a_session_that_comes_back_between_two_turns_does_not_exchange():
     node = filled_initiator(1)
     ticked(node, 1.0)
     node.handle(SessionClosed(peer=1, session=1), 1.1)
-    record = node.edges[1].exchange.record
-    greeting = hello(seq=record.seq, chain=record.chain, chain_before=record.chain_before)
+    greeting = known_to(node.edges[1].exchange.record)
     assert only(open_session(node, 1, 1.2, session=2, greeting=greeting), Freeze) == []
     assert node.edges[1].is_open
 
@@ -337,16 +318,7 @@ def test_a_node_that_joins_fills_all_its_replicas_turn_by_turn():
     effects = started(node)
     for peer in (1, 2):
         effects += open_session(node, peer, greeting=hello(version=50))
-    now = 0.0
-    for _ in range(60):
-        if only(effects, Bootstrap):
-            break
-        after = []
-        for op in only(effects, Freeze):
-            after += exchange_as_initiator(node, [op], now, version=50)
-        for op in only(effects, CommitRound):
-            after += commit(node, [op], now)
-        effects = after
+    effects = filled(node, effects)
     assert only(effects, Bootstrap) == [Bootstrap(peers=(1, 2))]
     assert node.rounds.phase is Phase.JOINING
 
@@ -374,8 +346,7 @@ def test_turns_that_were_missed_make_it_stale():
     node.handle(SessionClosed(peer=1, session=1), 0.5)
     for version in range(1, 12):
         ticked(node, float(version))
-    record = node.edges[1].exchange.record
-    greeting = hello(seq=record.seq, chain=record.chain, chain_before=record.chain_before)
+    greeting = known_to(node.edges[1].exchange.record)
     open_session(node, 1, 11.5, session=2, greeting=greeting)
     (op,) = only(ticked(node, 12.0), Freeze)
     assert (node.edges[1].exchange.weighing.staleness, op.staleness) == (6, pytest.approx(3**-0.5))
@@ -407,31 +378,17 @@ def test_a_request_that_waits_for_a_neighbor_without_a_session_takes_nothing_fro
 def test_a_request_that_was_out_before_a_restart_still_counts():
     before = filled_initiator(1, 2)
     freeze(before, ticked(before, 1.0), 1.0)
-    turns = {peer: edge.progress.turns for peer, edge in before.edges.items()}
-    node = Core(
-        index=0,
-        neighbors=(1, 2),
-        turns=turns,
-        settings=settings(start_wait_s=0.0, rounds=1000),
-        samples=SAMPLES,
-        memory=Memory(
-            fresh=False,
-            version=1,
-            rounds=1,
-            records={peer: edge.exchange.record for peer, edge in before.edges.items()},
-        ),
-    )
+    records = {peer: edge.exchange.record for peer, edge in before.edges.items()}
+    node = alternating(0, 1, 2, fresh=False, version=1, rounds_done=1, records=records)
     started(node)
     for peer in (1, 2):
-        record = before.edges[peer].exchange.record
-        greeting = hello(seq=record.seq, chain=record.chain, chain_before=record.chain_before)
-        open_session(node, peer, 2.0, session=2, greeting=greeting)
+        open_session(node, peer, 2.0, session=2, greeting=known_to(records[peer]))
     (op,) = only(say(node, 1, Ready(version=4), 2.0, session=2), Freeze)
     assert op.weight == SAMPLES / 4
 
 
 def test_on_a_static_graph_all_edges_may_be_out_at_once_with_their_full_weight():
-    node = Core(index=0, neighbors=(1, 2, 3), settings=settings(start_wait_s=0.0), samples=SAMPLES)
+    node = make_node(0, 1, 2, 3, start_wait_s=0.0, young=True)
     started(node)
     offered = [op.weight for peer in (1, 2, 3) for op in only(open_session(node, peer), Freeze)]
     assert offered == [SAMPLES / 4] * 3
@@ -508,8 +465,7 @@ def test_so_many_edges_share_a_value_at_a_time(neighbors, fragments, degree):
 def test_requests_offer_half_of_a_value_and_less_only_where_they_meet():
     """Neighbors 1 and 9 have the same fragment of eight, neighbor 2 another."""
     fragments = dict.fromkeys((1, 2, 9), 8)
-    node = Core(index=0, neighbors=(1, 2, 9), settings=settings(start_wait_s=0.0, fragments=fragments), samples=SAMPLES)
-    node.facts.joining = False
+    node = make_node(0, 1, 2, 9, start_wait_s=0.0, fragments=fragments)
     started(node)
     offered = []
     for peer in (1, 2, 9):

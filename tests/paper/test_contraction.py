@@ -95,6 +95,8 @@ def test_a_step_of_gamma_one_has_no_negative_weight_and_conserves_the_weighted_s
     np.testing.assert_allclose(W.sum(axis=1), 1.0, atol=1e-12)
     np.testing.assert_allclose(n @ W, n, rtol=1e-12)
     np.testing.assert_allclose(W, mixing_matrix(topology, "sample-weighted", n), atol=1e-12)
+    half = mixing_matrix(topology, "sample-weighted", n, gamma=0.5)
+    np.testing.assert_allclose(matrix(topology, n, 0.5), half, atol=1e-12)
 
 
 @pytest.mark.parametrize("lie", [1e-3, 0.3, 3.0, 1e9])

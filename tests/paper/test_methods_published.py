@@ -15,7 +15,7 @@ import pytest
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import TrainingConfig
-from p2pfl.methods import Method, Variate, make_method
+from p2pfl.methods import Variate, make_method
 from p2pfl.reporting.status import consensus_distance
 from tests.property.world_kit import core_settings, quadratic_learners
 
@@ -23,29 +23,34 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from open_world import OpenPlan, OpenWorld
 
 RING = ((0, 1), (0, 3), (1, 2), (2, 3))
-SAMPLES = [50, 200, 100, 30]
+SAMPLES = (50, 200, 100, 30)
 TENFOLD = {0: 0.1, 1: 0.3, 2: 0.2, 3: 0.03}
 
 
 @cache
-def ended(spec, *, rounds=60, rate=0.1, tenfold=False):
-    """Models (4, d) after the last round, the mean one, and the true weighted optimum."""
+def finished(spec, *, rounds=60, rate=0.1, tenfold=False, samples=SAMPLES, beta=0.0):
+    """A world after its last round, for reading only, and its learners. `beta`: of a control variate, instead."""
+    learners = quadratic_learners(samples, rounds=rounds, learning_rate=rate)
     training = TrainingConfig(rounds=rounds, learning_rate=rate, batch_size=10, local_steps=5)
-    settings = core_settings(rounds=rounds, max_wait_s=5.0, audit_every=64)
-    learners = quadratic_learners(SAMPLES, rounds=rounds, learning_rate=rate)
     world = OpenWorld(
         OpenPlan(
             edges=RING,
             learners=learners,
-            settings=settings,
+            settings=core_settings(rounds=rounds, max_wait_s=5.0, audit_every=64),
             compressor=make_compressor("none"),
             dtype=np.float64,
-            method=make_method(spec, training),
+            method=Variate(beta) if beta else make_method(spec, training),
             round_s=TENFOLD if tenfold else {},
         )
     )
     world.go(until_s=500.0)
     assert all(host.finished for host in world.hosts)
+    return world, learners
+
+
+def ended(spec, **options):
+    """Models (4, d) after the last round, the mean one, and the learners."""
+    world, learners = finished(spec, **options)
     return np.array([host.engine.state.model for host in world.hosts]), world.oracle.mean(), learners
 
 
@@ -105,50 +110,17 @@ EQUAL, UNEQUAL = (100,) * 4, (50, 200, 100, 30)
 """n of the four nodes."""
 
 
-def quadratics(*, beta, samples, rounds=150, **changes):
-    """A ring of four nodes, each with its own optimum and curvature, after its last round; world and true optimum."""
-    learners = quadratic_learners(samples, rounds=rounds)
-    settings = core_settings(rounds=rounds, max_wait_s=5.0, audit_every=64)
-    world = OpenWorld(
-        OpenPlan(
-            edges=RING,
-            learners=learners,
-            settings=settings,
-            compressor=make_compressor("none"),
-            dtype=np.float64,
-            method=Variate(beta) if beta else Method(),
-            **changes,
-        )
-    )
-    return world, learners[0].optimum()
-
-
-@cache
-def finished(*, beta, samples):
-    """A world after its last round, for reading only, and the true optimum."""
-    world, optimum = quadratics(beta=beta, samples=list(samples))
-    world.go(until_s=200.0)
-    assert all(host.finished for host in world.hosts)
-    return world, optimum
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("samples", [pytest.param(EQUAL, marks=pytest.mark.long), UNEQUAL])
 def test_it_takes_the_bias_out_of_the_point_where_local_training_meets(samples):
     """Measured: distance to the optimum 0.07 without, below 1e-6 with it."""
-    errors = {}
-    for beta in (0.0, 0.1):
-        world, optimum = finished(beta=beta, samples=samples)
-        errors[beta] = float(np.linalg.norm(world.oracle.mean() - optimum))
+    errors = {beta: distance("plain", rounds=150, samples=samples, beta=beta) for beta in (0.0, 0.1)}
     assert errors[0.0] > 0.02
     assert errors[0.1] < 1e-3 * errors[0.0]
 
 
-def apart(world):
-    return consensus_distance(np.array([host.engine.state.model for host in world.hosts]))
-
-
 @pytest.mark.long
 def test_with_it_all_nodes_agree_more_closely():
-    distances = {beta: apart(finished(beta=beta, samples=EQUAL)[0]) for beta in (0.0, 0.1)}
+    models = {beta: ended("plain", rounds=150, samples=EQUAL, beta=beta)[0] for beta in (0.0, 0.1)}
+    distances = {beta: consensus_distance(found) for beta, found in models.items()}
     assert distances[0.1] < 0.01 * distances[0.0]

@@ -8,21 +8,13 @@ import numpy as np
 import pytest
 
 from topologies import build_schedule
-from topologies.schedule import Schedule, exact_after, product
-
-EPSILON = 1e-3
+from topologies.schedule import exact_after, product
 
 
 def averages_exactly(schedule):
     """Whether the product of all rounds is J/n, in whole numbers."""
     P, below = product(schedule, schedule.period)
     return bool((schedule.nodes * P == below).all())
-
-
-def is_symmetric_and_doubly_stochastic(mixing):
-    """In whole numbers."""
-    W, below = product(Schedule("", mixing.nodes, [mixing], directed=False), 1)
-    return np.array_equal(W, W.T) and bool((W.sum(axis=0) == below).all()) and W.min() >= 0
 
 
 @pytest.mark.parametrize("n", range(2, 41))
@@ -58,7 +50,6 @@ def test_base_averages_any_number_of_nodes_exactly_with_at_most_k_peers(k):
         assert schedule.period <= 2 * math.log(n, k + 1) + 2, n
         for mixing in schedule.mixings:
             assert np.bincount(mixing.receivers, minlength=n).max() <= k, n
-            assert is_symmetric_and_doubly_stochastic(mixing), n
 
 
 @pytest.mark.parametrize(

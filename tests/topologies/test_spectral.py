@@ -146,22 +146,10 @@ def test_samples_that_differ_a_millionfold_leave_the_contraction_right():
 
 # -- The mixing weights of a federation: what they conserve, and that `contraction` predicts the mixing exactly.
 
-SAMPLES = [10, 200, 35, 1, 80, 60, 17, 90]
-
 
 def test_an_edge_weighs_the_smaller_share_of_its_ends():
     path = build("path", 3)
     assert sample_weights(path, [6, 30, 2]) == pytest.approx([min(6 / 2, 30 / 3), min(30 / 3, 2 / 2)])
-
-
-@pytest.mark.parametrize("gamma", [1.0, 0.5])
-@pytest.mark.parametrize("spec", ["ring", "star", "barbell"])
-def test_contraction_is_the_worst_factor_of_one_mixing_step_in_the_weighted_norm(spec, gamma):
-    topology, n = build(spec, 8), np.array(SAMPLES, dtype=float)
-    to_consensus = np.outer(np.ones(8), n / n.sum())
-    shrinking = mixing_matrix(topology, "sample-weighted", SAMPLES, gamma) - to_consensus
-    worst = np.linalg.norm(np.sqrt(n)[:, None] * shrinking / np.sqrt(n), ord=2)
-    assert contraction(topology, SAMPLES, gamma) == pytest.approx(worst, abs=1e-9)
 
 
 def test_a_disconnected_graph_does_not_contract():

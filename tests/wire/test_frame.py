@@ -19,12 +19,9 @@ from p2pfl.core.messages import (
     Busy,
     Done,
     Hello,
-    LivesTold,
     Message,
     Ready,
-    Reply,
     Request,
-    Resign,
     Resync,
     request_digest,
 )
@@ -55,83 +52,34 @@ counters = st.integers(0, 2**53 - 1)
 amounts = st.floats(0, allow_nan=False, allow_infinity=False)
 digests = st.binary(min_size=16, max_size=16)
 digests_or_empty = digests | st.just(b"")
-bodies = st.binary(max_size=2000)
-bitmaps = st.binary(max_size=100)
+channels = st.from_regex(r"[a-z]{1,9}/[1-9]", fullmatch=True)
+some_amounts = st.lists(amounts, max_size=3).map(tuple)
 
-MESSAGES = st.one_of(
-    st.builds(
-        Hello,
-        incarnation=counters,
-        seq=counters,
-        pending=st.none() | counters,
-        request_digest=digests_or_empty,
-        has_replicas=st.booleans(),
-        chain=digests,
-        chain_before=digests,
-        version=counters,
-        closing=st.none() | counters,
-        level=st.none() | counters,
-        done=st.booleans(),
-        have_yours=st.booleans(),
-        generation=counters,
-        life=counters,
-        process=counters,
-        trained=counters,
-        bound=counters,
-        begun=bitmaps,
-        through=bitmaps,
-    ),
-    st.builds(
-        Request,
-        incarnation=counters,
-        seq=counters,
-        version=counters,
-        echo=st.none() | counters,
-        weight=amounts,
-        staleness=st.floats(0, 1),
-        pace_s=amounts,
-        terms=st.lists(amounts, max_size=3).map(tuple),
-        audit=digests_or_empty,
-        body=bodies,
-    ),
-    st.builds(
-        Reply,
-        incarnation=counters,
-        seq=counters,
-        request_digest=digests,
-        version=counters,
-        factor=amounts,
-        pace_s=amounts,
-        terms=st.lists(amounts, max_size=3).map(tuple),
-        body=bodies,
-    ),
-    st.builds(
-        Ready,
-        version=counters,
-        closing=counters | st.none(),
-        level=counters | st.none(),
-        trained=counters,
-        bound=counters,
-        known=counters,
-        begun=bitmaps,
-        through=bitmaps,
-    ),
-    st.builds(LivesTold, lives=st.lists(st.tuples(counters, counters, counters), max_size=256).map(tuple)),
-    st.builds(Resign, process=counters, other_ms=counters),
-    st.builds(Resync, incarnation=counters),
-    st.builds(Ask, incarnation=counters, seq=counters, request_digest=digests),
-    st.builds(Busy, incarnation=counters, seq=counters, retry_after_s=st.floats(0, 3600)),
-    st.builds(Done, version=counters),
-    st.builds(
-        Offer,
-        least=st.integers(0, 255),
-        most=st.integers(0, 255),
-        channels=st.lists(st.from_regex(r"[a-z]{1,9}/[1-9]", fullmatch=True), max_size=64).map(tuple),
-    ),
-    st.builds(Side, channel=st.from_regex(r"[a-z]{1,9}/[1-9]", fullmatch=True), body=bodies),
-    st.builds(PartHeld, size=counters, digest=digests),
-    st.builds(Receipt, size=counters),
-)
+VALUES = {
+    **dict.fromkeys(("pending", "echo", "closing", "level"), st.none() | counters),
+    **dict.fromkeys(("weight", "factor", "pace_s"), amounts),
+    **dict.fromkeys(("request_digest", "chain", "chain_before", "digest"), digests),
+    **dict.fromkeys(("has_replicas", "done", "have_yours"), st.booleans()),
+    **dict.fromkeys(("begun", "through"), st.binary(max_size=100)),
+    **dict.fromkeys(("least", "most"), st.integers(0, 255)),
+    "staleness": st.floats(0, 1),
+    "retry_after_s": st.floats(0, 3600),
+    "terms": some_amounts,
+    "audit": digests_or_empty,
+    "body": st.binary(max_size=2000),
+    "lives": st.lists(st.tuples(counters, counters, counters), max_size=256).map(tuple),
+    "channels": st.lists(channels, max_size=64).map(tuple),
+    "channel": channels,
+}
+"""What a field of that name holds in a message; all others count."""
+
+
+def any_of(message):
+    own = {Hello: {"request_digest": digests_or_empty}, Request: {"digest": st.just(b"")}}.get(message, {})
+    return st.builds(message, **{name: own.get(name, VALUES.get(name, counters)) for name in message.__struct_fields__})
+
+
+MESSAGES = st.one_of(*map(any_of, BY_MESSAGE))
 
 
 def decode_whole(head, body):

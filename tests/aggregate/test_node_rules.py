@@ -377,12 +377,6 @@ def test_f_counts(make, f):
         make(f)
 
 
-@pytest.mark.parametrize("rule", [*BATCH_RULES, NNM(TrimmedMean(1), 1)], ids=repr)
-@pytest.mark.parametrize("size", [0, 1])
-def test_vectors_may_be_short(rule, size):
-    assert rule(np.ones((5, size), np.float32)).tolist() == pytest.approx([1.0] * size)
-
-
 @pytest.mark.parametrize("rule", [GeometricMedian(), ClippedSum(1), NNM(TrimmedMean(1), 1)])
 def test_a_common_offset_drowns_no_distance(rule):
     """Parts of a thousandth around a thousand, in float32: the answer is that of float64, to float32's own steps."""

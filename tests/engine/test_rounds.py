@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from p2pfl.config.model import TrainingConfig
 from p2pfl.core.events import Bootstrap, ChangeEdges, CommitRound, Refused, ReplyApplied, ResetEdge
-from p2pfl.core.messages import EdgeRecord
+from p2pfl.core.messages import EdgeRecord, request_digest
 from p2pfl.engine.state import TILE
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import LocalRound
@@ -352,10 +353,6 @@ def test_the_first_round_of_a_node_is_no_way_from_nothing_to_its_model():
 
 
 def told(pair, terms):
-    from msgspec.structs import replace  # noqa: PLC0415 - here alone
-
-    from p2pfl.core.messages import request_digest  # noqa: PLC0415 - as above
-
     request = replace(pair.freeze(), terms=terms)
     return replace(request, digest=request_digest(request))
 

@@ -121,9 +121,7 @@ Its square bounds the error of r^2 times the gap to the next modulus.
 WORK_LIMIT = 500_000_000
 """The default limit on edges times rounds: about half a minute; ten times as much on request."""
 FEWEST, ROUNDS_LIMIT, ASKED_ROUNDS = 10, 100_000, 1_000_000
-"""The minimum number of rounds on any graph; the maximum by default, and on request (each round is a row of the
-history).
-"""
+"""The least rounds on any graph; the most by default, and on request (each is a row of the history)."""
 PERIODS = 2_000
 """The periods of a schedule after which its contraction is measured."""
 

@@ -189,9 +189,7 @@ class Schedule:
 
 
 RATIONAL_LIMIT = 128
-"""The maximum number of nodes for an exact proof; above that, the fall of a random start's disagreement shows
-exactness.
-"""
+"""The most nodes for an exact proof; above that, the fall of a random start's disagreement shows exactness."""
 PROBES = 3
 ZERO = 1e-12
 AWAY = 1e-6

@@ -73,9 +73,7 @@ class Device:
         return moved
 
     def loss(self, module: Callable[[Any], Any], loss: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
-        """Wrap `loss` as a function of (inputs, targets), in mixed precision if configured: parameters
-        keep their type.
-        """
+        """Wrap `loss` as a function of (inputs, targets), in mixed precision if asked: parameters keep their type."""
         if not self.is_mixed:
             return lambda inputs, targets: loss(module(inputs), targets)
 
@@ -103,9 +101,7 @@ class Device:
 
     @contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
-        """Seed torch's default generators on the host and on this device with `seed`, and restore their states
-        afterwards.
-        """
+        """Seed torch's default generators on host and device with `seed`, and restore their states afterwards."""
         with seeded(seed):
             if self.is_host:
                 yield

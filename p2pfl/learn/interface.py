@@ -57,9 +57,7 @@ class LocalRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """The result of a test. `accuracy` is in [0, 1], or None if the task has none; `loss` is the mean over
-    `samples`.
-    """
+    """The result of a test. `accuracy` is in [0, 1], or None if there is none; `loss` is the mean over `samples`."""
 
     accuracy: float | None
     loss: float

@@ -78,9 +78,7 @@ class Classified:
 
 
 def classified(outputs: Any, targets: Any) -> Classified:
-    """Interpret outputs as the logits of a classification. Raises ValueError: targets are not labels for these
-    outputs.
-    """
+    """Interpret outputs as the logits of a classification. Raises ValueError: targets are no labels for them."""
     logits, labels = _array(outputs), np.asarray(_plain(targets))
     if logits.ndim == 1 or logits.shape[1] == 1:
         odds = logits.reshape(-1)
@@ -145,9 +143,7 @@ def average_precision(predictions: Classified) -> float:
 
 
 def f1(predictions: Classified) -> float:
-    """Return the F1 score of class 1 if there are two classes; for more, the mean over those that occur or are
-    predicted.
-    """
+    """Return the F1 score of class 1 of two; for more classes, the mean over those that occur or are predicted."""
     chosen, several = predictions.chosen, not predictions.is_binary
     return _mean(
         _f1(chosen == place, predictions.labels == place)
@@ -404,9 +400,7 @@ FOLLOWS = 0.25
 growth.
 """
 DIVERGED = 10.0
-"""Without tests, the loss of the node's own rounds counts as grown if it is this many times that of the untrained
-model.
-"""
+"""Without tests, the own rounds' loss counts as grown if it is this many times that of the untrained model."""
 
 DRIVEN, OVERFITTED, NOISY = "driven", "overfitted", "noisy"
 """The reasons for a growing loss on the common test set. Driven: something pushes the model away from where it fits, so
@@ -415,9 +409,7 @@ that it fits its own rows worse too. Overfitted: it fits its own rows better. No
 
 
 class Growth(NamedTuple):
-    """A loss that has grown: the reason, and a description. `is_lost` is True if an untrained model has a lower
-    loss.
-    """
+    """A loss that has grown: why, and a description. `is_lost` is True if an untrained model has a lower one."""
 
     reason: str
     text: str

@@ -213,9 +213,7 @@ class NodeContext:
     node: int
     """The node's index in the federation, from 0."""
     nodes: int
-    """The number of members, including removed ones, so that removing a member does not change the other nodes'
-    data.
-    """
+    """The number of members, removed ones included, so that removing one does not change the others' data."""
     name: str
     seed: int
     """The federation's seed, equal on every node."""

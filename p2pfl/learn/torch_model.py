@@ -386,9 +386,7 @@ class TorchModel:
         put_gradients: Callable[[], None],
         rate: float,
     ) -> list[Tensor]:
-        """Run the inner loop. It keeps everything in local variables, because a step of a small model takes only 0.1
-        ms.
-        """
+        """Run the inner loop. It keeps all in local variables: a step of a small model takes only 0.1 ms."""
         step, losses, parameters = self._optimizer.begin(rate), [], self.parameters
         for rows in batches:
             for parameter in parameters:

@@ -124,9 +124,7 @@ class TorchLearner:
         return LocalRound(vector=vector, steps=len(batches), learning_rate=rate, samples=self.samples, loss=loss)
 
     def _give_part(self, start: RoundStart, round_index: int, private: PrivateRounds) -> LocalRound:
-        """Make this node's part of a sum of all rows' clipped gradients; the model stays as it is until the sum is
-        known.
-        """
+        """Make this node's part of a sum of all rows' clipped gradients; until the sum is known the model stays."""
         model, draws = self.model, private.draws(self.context.node, round_index)
         model.flat.load(start.model)
         model.module.train()

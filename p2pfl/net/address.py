@@ -154,9 +154,7 @@ def free_ports(count: int) -> list[int]:
 MOST_HINTS = 4
 """The maximum number of hints dialed at a time, and kept for a member that is not currently a neighbor."""
 MOST_KEPT = 512
-"""The maximum number of hints kept for a neighbor; half of them hold one port for each machine on a usual network
-(/24).
-"""
+"""The most hints kept for a neighbor; half of them hold one port for each machine on a usual network (/24)."""
 HASTE_S = 2.0
 """The shortest time between two dials brought forward by a new address, so that a flood of made-up addresses gains
 nothing.

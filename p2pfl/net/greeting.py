@@ -236,9 +236,7 @@ class Connection:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Greeter:
-    """This node's part in a greeting, at either end; the caller sets the deadline. `members` are those currently
-    listed.
-    """
+    """This node's part in a greeting, at either end; the caller sets the deadline. `members`: those now listed."""
 
     identity: Identity
     own_index: int
@@ -316,9 +314,7 @@ class Greeter:
     async def _greeting_or_visit(
         self, line: Line, session: Session, charters: Charters, refusal: HandshakeFault | None
     ) -> Notice:
-        """Return the greeting of a peer that may have a session. Any other peer, or one that asks for none, may
-        visit.
-        """
+        """Return the greeting of a peer that may have a session; any other, or one that asks for none, may visit."""
         listed = session.peer_public in self.members
         try:
             first = await hear(line, session)

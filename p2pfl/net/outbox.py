@@ -199,9 +199,7 @@ class ReceiptClock:
 REPEAT_MULTIPLE = 4.0
 """A body is repeated after this many times its sending time: the answer may take as long."""
 LEAST_REPEAT_S = 30.0
-"""The earliest repeat: on a fast line the answer waits for the peer's processor or disk, which a repeat would
-burden.
-"""
+"""The earliest repeat: on a fast line the answer waits for the peer's processor or disk, which it would burden."""
 MOST_WAITING: dict[type[SessionMessage], int] = {Request: 1, Reply: 1, Ready: 4}
 """The maximum number of queued messages per kind. In a schedule an earlier Ready may ask for an exchange where the
 latest does not.

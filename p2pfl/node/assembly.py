@@ -238,9 +238,7 @@ def snapshot_header(setup: Setup) -> dict[str, Any]:
 
 
 def _ever(setup: Setup) -> list[int]:
-    """Return the neighbors, and the members with their own compressor that may become neighbors before the next
-    snapshot.
-    """
+    """Return the neighbors, and members with their own compressor that may become some before the next snapshot."""
     index = setup.member.index
     own = {a + b - index for a, b in setup.federation.edge_compressors if index in (a, b)}
     return sorted(own.union(setup.peers))

@@ -268,9 +268,7 @@ class Driver:
         self._raise_alarm(Alarm(kind=kind, peer=peer, text=text))
 
     def _raise_alarm(self, alarm: Alarm) -> None:
-        """Count every alarm; log the first few of a kind, then fewer and fewer, so that no neighbor can fill the
-        disk.
-        """
+        """Count every alarm; log the first of a kind, then fewer and fewer, so that no neighbor can fill the disk."""
         planned = alarm.notice or alarm.kind in NOTICES
         if planned:
             self.feed.settle(alarm.kind, alarm.peer)

@@ -135,9 +135,7 @@ def make_node(
 
 
 def own_graph(topology: str, folder: Path, beside: Path = Path()) -> str:
-    """Return the spec for the federation file. A graph file, or a file of labels, is looked up in `beside` and
-    copied.
-    """
+    """Return the spec for the federation file. A graph file, or one of labels, is looked up in `beside` and copied."""
     if not is_file(topology):
         labels = parse(topology).parameters.get("labels")
         if not labels:
@@ -179,9 +177,7 @@ def load_kept(folder: Path, federation: FederationConfig) -> Charter | None:
 
 
 def newest(federation: FederationConfig, folder: Path) -> FederationConfig:
-    """Return the federation under the newer of two charters: beside the federation file, or stored in the state
-    `folder`.
-    """
+    """Return the federation under the newer charter: beside the federation file, or in the state `folder`."""
     charter = load_kept(folder, federation) if federation.admin else None
     if charter is None or charter.edition <= (federation.edition or NONE):
         return federation

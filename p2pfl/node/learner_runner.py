@@ -506,9 +506,7 @@ class LocalRounds:
             self.measure()
 
     def look_while_mixing(self) -> None:
-        """Test the model, which neighbors move although this node trains no more; with "auto" in its share of the
-        time.
-        """
+        """Test the model, which neighbors move although this node trains no more; with "auto" in its share of time."""
         if self.workshop.evaluate_every == AUTO:
             self.workshop.pace.mixed(time.monotonic())
             if not self.workshop.pace.is_due(0):
@@ -551,9 +549,7 @@ class LocalRounds:
             self._trainer.shutdown(wait=False, cancel_futures=True)
 
     def learner_is_free(self) -> bool:
-        """After `close`, return True if nothing is training or evaluating any more, so that others may use the
-        learner.
-        """
+        """After `close`, return True if nothing trains or evaluates any more, so that others may use the learner."""
         return not self._learning.locked()
 
 

@@ -157,9 +157,7 @@ class Stopping:
         return True
 
     async def until(self, done: Callable[[], bool], *, limit_s: float | None) -> bool:
-        """Wait until `done` returns true; return False if `limit_s` passes (None: no limit) or `hurried` is set
-        first.
-        """
+        """Wait until `done` is true; return False if `limit_s` passes (None: no limit) or `hurried` is set first."""
         began, shown = time.monotonic(), False
         while not done():
             waited_s = time.monotonic() - began

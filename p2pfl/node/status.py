@@ -113,9 +113,7 @@ class Feed:
         return [kind for kind, _ in ended]
 
     def expire(self) -> None:
-        """Drop alarms that no event ends and that have not been raised again for a long time. Call about once a
-        second.
-        """
+        """Drop alarms that no event ends and that were not raised again for long. Call about once a second."""
         before = time.monotonic() - LASTS_S
         old = [key for key, one in self._standing.items() if one.last_at < before]
         self._drop(key for key in old if self.text_of(key[0]).ended_by is None)
@@ -452,9 +450,7 @@ FARTHER_MISSING = (
 
 LEAST_LINE_S = 0.1
 LOOKING_SHARE = 0.01
-"""The fraction of one processor for measuring the distance to neighbors; for a large model this is not done every
-second.
-"""
+"""The part of a processor for measuring distances to neighbors; of large models not every second."""
 
 
 class ProgressLines:

@@ -383,9 +383,7 @@ def _fastest(
     extra: tuple[int, ...],
     weights: str,
 ) -> int:
-    """Return the row of the fastest set in `drawn` (sets, count); eigenvalues are the sums of `gaps` over
-    its offsets.
-    """
+    """Return the row of the fastest set in `drawn` (sets, count); eigenvalues are sums of `gaps` over its offsets."""
     scale = 1.0 if weights in {"best-constant", LAMBDA_2} else 1.0 / (2 * drawn.shape[1] + len(extra) + 1)
     rates = []
     for offsets in drawn:

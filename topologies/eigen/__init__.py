@@ -25,9 +25,7 @@ from topologies.eigen.laplacian import Array, Laplacian
 from topologies.errors import TopologyError
 
 DENSE_LIMIT = 1_000
-"""The maximum number of nodes for a dense solution; above that, another method is faster even with the import of
-scipy.
-"""
+"""The most nodes for a dense solution; above that, another method is faster even with the import of scipy."""
 ULP = 2.0**-52
 
 
@@ -209,9 +207,7 @@ def _is_small(laplacian: Laplacian) -> bool:
 
 
 def _first_good(laplacian: Laplacian, budget: FactorBudget, attempts: Iterator[Extremes | None]) -> Extremes:
-    """Return the first result that converged and is not refuted, or on which two methods agree; otherwise the best
-    one.
-    """
+    """Return the first result that converged and is not refuted, or on which two methods agree; else the best."""
     best: Extremes | None = None
     for found in attempts:
         if found is None:

@@ -283,9 +283,7 @@ def _tightened(form: QuadraticForm, spare: float) -> QuadraticForm:
 
 
 def _unit(form: QuadraticForm, spare: float) -> Array:
-    """Return 1 / sqrt of the margin at each node: an error E is covered if the spectral radius of U |E| U is below
-    1.
-    """
+    """Return 1 / sqrt of each node's margin: an error E is covered if the spectral radius of U |E| U is below 1."""
     return np.asarray(1.0 / np.sqrt(-form.e * (spare / (1.0 + spare))))
 
 

@@ -151,9 +151,7 @@ def _check_edges(family: Family, request: GraphRequest) -> None:
 
 
 def _checked(spec: str, nodes: int, seed: int, names: Sequence[str] = ()) -> tuple[int, int]:
-    """Check the arguments; return the nodes and the seed as ints. Raises TopologyError if one of the four is
-    impossible.
-    """
+    """Check the arguments; return nodes and seed as ints. Raises TopologyError if one of the four is impossible."""
     if not isinstance(spec, str):
         raise TopologyError("not a spec", key="topology", value=repr(spec), allowed="a text, such as 'ring'")
     nodes = whole_number(nodes, "nodes", 1)

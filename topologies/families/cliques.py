@@ -46,9 +46,7 @@ def layers(request: GraphRequest) -> tuple[int, int]:
 
 
 def hierarchical(request: GraphRequest) -> Ends:
-    """Build the layers: roots first, then gateways, then devices; device k has gateways k, k + 1, ..., wrapping
-    around.
-    """
+    """Build the layers: roots, gateways, devices; device k has gateways k, k + 1, ..., wrapping around."""
     roots, gateways = layers(request)
     root, gateway = np.arange(roots), np.arange(roots, roots + gateways)
     device = np.arange(roots + gateways, request.nodes)

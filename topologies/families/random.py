@@ -21,9 +21,7 @@ from topologies.graph import Ends, Ints, cycle, even, pairs, together
 
 
 def keyed_order(names: Sequence[str], ring: int, seed: int) -> Ints:
-    """Order the members around this ring, (nodes,), by 16-byte BLAKE2b of their names, key: the seed,
-    salt: the ring.
-    """
+    """Order the members around this ring, (nodes,), by BLAKE2b (16 bytes) of their names; key: seed, salt: ring."""
     key, salt = blake2b(str(seed).encode()).digest(), ring.to_bytes(8, "big")
     digests = b"".join(blake2b(name.encode(), digest_size=16, key=key, salt=salt).digest() for name in names)
     places = np.frombuffer(digests, dtype=">u8").reshape(-1, 2)

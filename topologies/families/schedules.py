@@ -91,9 +91,7 @@ def digits(n: int, base: int) -> list[tuple[int, int]]:
 
 
 def cube_rounds(nodes: Ints, k: int) -> Rounds:
-    """Build a hyper-hypercube on each row: with the node's place written in mixed radix, round l averages over digit
-    l.
-    """
+    """Build a hyper-hypercube on each row: with the place written in mixed radix, round l averages over digit l."""
     place = np.arange(nodes.shape[1])
     rounds, stride = [], 1
     for factor in factors(nodes.shape[1], k) or ():

@@ -209,9 +209,7 @@ def labels_of(topology: Topology) -> list[str]:
 
 
 def check_text(labels: Sequence[str], where: str) -> None:
-    """Refuse names that are not text: JSON can spell half a character, which cannot be printed. Raises
-    TopologyError.
-    """
+    """Refuse names that are not text, as JSON can spell half a character. Raises TopologyError."""
     try:
         "\n".join(labels).encode()
     except UnicodeEncodeError:

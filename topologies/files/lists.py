@@ -262,9 +262,7 @@ def _origin(document: dict[str, Any], where: str) -> tuple[str | None, int]:
 
 
 def _is_spec(spec: str) -> bool:
-    """Return True unless the spec is the path of the file that a graph was read from, which is meaningless to
-    others.
-    """
+    """Return True unless the spec is the path of the file that a graph was read from, which says nothing to others."""
     return bool(spec) and spec.isprintable() and len(spec) <= SPEC_LIMIT and not is_file(spec)
 
 

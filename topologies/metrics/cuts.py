@@ -31,9 +31,7 @@ from topologies.spectral import fiedler_vector
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """A cut. `side` is the smaller side, ascending. `edges` cross it. `order` names the node order in which it was
-    found.
-    """
+    """A cut. `side` is the smaller side, ascending; `edges` cross it. `order` names the order in which it was found."""
 
     side: tuple[int, ...]
     other: int
@@ -170,9 +168,7 @@ NODE_FLOWS_WORK = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connectivity:
-    """The connectivity of a graph in edges (`edges`) and vertices (`nodes`); for a complete graph the latter is n -
-    1.
-    """
+    """The connectivity of a graph in `edges` and vertices (`nodes`); for a complete graph the latter is n - 1."""
 
     edges: IntegerBounds
     nodes: IntegerBounds

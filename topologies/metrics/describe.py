@@ -381,9 +381,7 @@ def _sizes(spec: str, sizes: Sequence[int]) -> Sequence[int | None]:
 
 
 def _row(spec: str, n: int | None, *, weights: str | None, epsilon: float, seed: int) -> Row:
-    """Make a row. Of a schedule, edges, lambda_2 and diameter describe the union of all rounds; its weights are its
-    own.
-    """
+    """Make a row. A schedule's edges, lambda_2 and diameter are of the union of all rounds; its weights are its own."""
     if n is None or kind(spec) is GraphKind.STATIC:
         found = describe(resolve(spec, n, seed), weights, epsilon)
     else:

@@ -114,9 +114,7 @@ GLANCE = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Robustness:
-    """A range for the largest r, which lies in lower .. upper. `pair` is two disjoint sets that keep it from being
-    larger.
-    """
+    """A range for the largest r, in lower .. upper. `pair` is two disjoint sets that keep it from being larger."""
 
     lower: int
     upper: int

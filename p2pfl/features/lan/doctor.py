@@ -37,9 +37,7 @@ from p2pfl.node.folders import newest_here
 CONNECT_S = 4.0
 ANSWER_S = 4.0
 MOST_TRIES = 64
-"""The most members that are tried, with one handshake each, to find out which one answers instead of the expected
-one.
-"""
+"""The most members tried, with one handshake each, to find out which one answers in place of the expected."""
 
 
 class AnswerKind(Enum):

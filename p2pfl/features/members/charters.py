@@ -54,9 +54,7 @@ notice = logging.getLogger("p2pfl.notice")
 
 CONFLICT = "charter-conflict"
 WAITS = "charter-waits"
-"""The kinds of alarms. Conflict: a version was signed twice. Waits: the newest one cannot take effect in this
-process.
-"""
+"""The kinds of alarms. Conflict: a version was signed twice. Waits: the newest cannot take effect yet."""
 OnCharter = Callable[[FederationConfig], object]
 OnAlarm = Callable[[str, int | None, str], object]
 ALONE_S = 30.0
@@ -236,17 +234,13 @@ class CharterTold(CharterSaid, frozen=True, kw_only=True, tag=1):
 
 
 class CharterAsked(CharterSaid, frozen=True, kw_only=True, tag=2):
-    """A request: the sender has the charter with this `version`, and asks for the one that the receiver has
-    announced.
-    """
+    """A request: the sender has the charter with this `version`, and asks for the one that was announced."""
 
     version: Counter
 
 
 class CharterPart(CharterSaid, frozen=True, kw_only=True, tag=3):
-    """A piece of the requested charter, which has `size` bytes; the piece starts at `offset`. Pieces arrive in
-    order.
-    """
+    """A piece of the charter asked for, which has `size` bytes; it starts at `offset`. Pieces come in order."""
 
     size: Counter
     offset: Counter
@@ -319,9 +313,7 @@ class CharterTalk:
             self._tell(peer)
 
     def look(self, now: float) -> None:
-        """Repeat requests for a charter that does not arrive, and report it if it never does. Call this once in a
-        while.
-        """
+        """Repeat requests for a charter that does not arrive, and report it if it never does. Call now and then."""
         self.keeper.save()
         for peer, talk in sorted(self._with.items()):
             if talk.pieces is not None and now - talk.heard_at >= PATIENCE_S:

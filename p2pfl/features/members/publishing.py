@@ -150,9 +150,7 @@ class IssuedInvite(msgspec.Struct):
 
 
 def issue(federation: FederationConfig, name: str, *, now: float, replacing: bool = False) -> Invite:
-    """Make and record an invite that is valid for some days from `now`. Raises UserError: this name cannot be
-    invited.
-    """
+    """Make and record an invite, valid for some days from `now`. Raises UserError: this name cannot be invited."""
     until = min(int(now) + VALID_DAYS * DAY_S, MOST_SECONDS)
     invite = invite_of(federation, name, os.urandom(TOKEN_BYTES), until=until, replacing=replacing)
     _remember(federation, [*_read_invites(federation), IssuedInvite(name, invite.token.hex(), until=until)])

@@ -148,9 +148,7 @@ def _main(status: Mapping[str, Any]) -> str | None:
 
 
 def _standings(neighbors: list[dict[str, Any]] | None) -> dict[str, dict[str, Any]] | None:
-    """Return, for each neighbor with proven faults, its standing from 0 to 1, the faults by kind, and its
-    quarantine.
-    """
+    """Return, for each neighbor with proven faults, its standing from 0 to 1, the faults by kind, its quarantine."""
     keys = ("standing", "faults", "quarantined_s", "probation")
     faulty = [one for one in neighbors or [] if one.get("faults")]
     return None if neighbors is None else {one["name"]: {key: one.get(key) for key in keys} for one in faulty}

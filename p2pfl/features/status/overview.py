@@ -61,9 +61,7 @@ class Curves:
         return point | {figure: lines[-1] for figure, lines in self._lines(self.values[-1:]).items()}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all curves for readers: for each figure a list of points, each of them a list with one value per
-        line.
-        """
+        """Return all curves for readers: for each figure a list of points, each a list with one value per line."""
         return {
             "step_s": self.step_s,
             "times": [round(at, 1) for at in self.times],

@@ -36,9 +36,7 @@ PERIOD_S_PER_MEMBER = 0.4
 per period in one direction.
 """
 HEARD_ROWS_PER_S = 8.0
-"""The rows per second that are read from one neighbor, besides a burst of HEARD_AT_ONCE: twice what an honest one
-sends.
-"""
+"""The rows per second read from one neighbor, besides a burst of HEARD_AT_ONCE: twice an honest one's."""
 HEARD_AT_ONCE = 64.0
 OLDEST_S = 10_000_000
 OVER = ("finished", "stopped")
@@ -143,9 +141,7 @@ class VitalsSpread:
         """The number of invalid rows, by the neighbor that sent them."""
         self.counter = 0
         self.is_behind = False
-        """True if a neighbor has a row that this node signed before this process started, so that a newer one is
-        due.
-        """
+        """True if a neighbor has a row that this node signed before this process started: a newer one is due."""
         self.hurries = False
         """True if a row that should not wait for the next tick has arrived since the last one."""
         self._identity, self._realm = identity, realm
@@ -177,9 +173,7 @@ class VitalsSpread:
         self._on_row(row, before)
 
     def hear(self, peer: int, message: VitalsTold, now: float) -> None:
-        """Verify and store newer rows. `peer` may pass on rows of any member; invalid ones count only against
-        `peer`.
-        """
+        """Verify and store newer rows. `peer` may pass on any member's; invalid ones count only against `peer`."""
         listener = self._listeners.get(peer)
         if listener is None:
             return

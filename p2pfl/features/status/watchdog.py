@@ -44,9 +44,7 @@ ALARMS: Mapping[str, AlarmText] = {
 
 
 STARTING_S = 60.0
-"""A member that appears within this many seconds counts as present from the start; the time is longer if rows are
-rare.
-"""
+"""A member that appears within so many seconds counts as present from the start; longer if rows are rare."""
 LINES = 12.0
 """The most events that may be reported in a burst for members other than neighbors; after that, one in five minutes."""
 LINES_PER_S = 1 / 300
@@ -287,9 +285,7 @@ class Hearing:
         return frozenset(peer for peer in self.live if self.silent_s(peer) >= UNHEARD_LOOKS)
 
     def silent_s(self, peer: int) -> float:
-        """Return the seconds since data arrived over the session with a neighbor, if there is one or was one
-        recently.
-        """
+        """Return the seconds since data arrived over the session with a neighbor, if there is or lately was one."""
         now = self._came(peer)
         if now is not None and now[0] != self._latest.get(peer, now)[0]:
             return 0.0  # it has a new session since the last check

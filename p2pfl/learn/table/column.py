@@ -73,9 +73,7 @@ class Column:
     texts: Counter[str] = field(default_factory=Counter)
     """The cells that are not numbers, in normalized spelling."""
     values: Counter[str] = field(default_factory=Counter)
-    """The cells that are not missing, in normalized spelling; if there are too many distinct values, only the first
-    ones.
-    """
+    """The cells that are not missing, in normalized spelling; of too many distinct values only the first."""
     is_too_varied: bool = False
     distinct: set[int] | None = field(default_factory=set)
     """Hashes of all cells that are not missing, in normalized spelling, as long as all are distinct and none is a

@@ -30,9 +30,7 @@ Columns = Mapping[str, NDArray[np.float64]]
 
 
 def encode_inputs(columns: Columns, schema: Schema) -> NDArray[np.float32]:
-    """Return the inputs (n, width), float32. A missing number becomes the declared mean, which is 0 once
-    standardized.
-    """
+    """Return the inputs (n, width), float32. A missing number becomes the declared mean: 0 once standardized."""
     rows = len(next(iter(columns.values())))
     inputs = np.zeros((rows, schema.width), dtype=np.float32)
     place = 0

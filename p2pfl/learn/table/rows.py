@@ -29,9 +29,7 @@ DATE = re.compile(r"(?:\d{4}([-/.])\d{1,2}\1\d{1,2}|\d{1,2}([-/.])\d{1,2}\2\d{4}
 
 
 def spelled(text: str, *, decimal: str = ".", ignore_case: bool = False) -> str:
-    """Normalize the spelling of a value: `1.0`, `+1` and `1` become the same, and so do `a` and `A` if case is
-    ignored.
-    """
+    """Normalize a value's spelling: `1.0`, `+1` and `1` become the same, and so do `a` and `A` if case is ignored."""
     text = text.strip()
     plain = text.replace(decimal, ".") if decimal != "." else text
     if PLAIN.fullmatch(plain):

@@ -140,9 +140,7 @@ def read_preprocessing(text: str) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOutputs:
-    """The outputs and targets of all rows: logits (n, classes) and labels (n,), or numbers (n, 1) in the target's
-    unit.
-    """
+    """The outputs and targets of all rows: logits (n, classes) and labels (n,), or numbers (n, 1) in their unit."""
 
     schema: Schema
     outputs: NDArray[np.float64]

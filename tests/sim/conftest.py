@@ -16,3 +16,16 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 def few_looks(monkeypatch):
     """Looking at small models takes longer than the rest of a run."""
     monkeypatch.setattr(simulation, "POINTS", 6)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a file into the test's folder, or into one below it."""
+
+    def write(text, name="sweep.toml"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
+        return path
+
+    return write

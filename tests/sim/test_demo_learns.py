@@ -14,7 +14,7 @@ BUSY = WorldSpec(compute=ComputeSpec(step_s=0.0005, engine_s=0.002, jitter=0.5),
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("world", [CALM, pytest.param(BUSY, marks=pytest.mark.long)], ids=["calm", "busy"])
+@pytest.mark.parametrize("world", [CALM, BUSY], ids=["calm", "busy"])
 def test_the_worst_node_gets_nine_images_of_ten_right(world):
     report = simulate(describe(), world=world, references=False)
     assert report.config["training"]["rounds"] == 40

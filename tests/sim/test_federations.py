@@ -1,10 +1,7 @@
 """Which federation a simulation runs: a file's or the built-in one, with other options."""
 
-from pathlib import Path
-
 import pytest
 
-from p2pfl.config.graph import DisconnectedGraph
 from p2pfl.config.load import load_config
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
@@ -112,29 +109,3 @@ def test_a_schedule_is_simulated_with_the_edges_of_each_round():
 def test_the_built_in_digits_are_dealt_out_however_many_nodes_there_are():
     assert describe(nodes=8).task.options == {"partition": "shards:2"}
     assert describe(nodes=2000).task.options == {"partition": "draw:14"}
-
-
-@pytest.mark.parametrize(
-    ("option", "key"),
-    [
-        ({"rule": "hampl"}, "--rule"),
-        ({"compressor": "zip"}, "--compressor"),
-        ({"topology": "rign"}, "--topology"),
-        ({"topology": "one-peer-exponential"}, "--topology"),
-    ],
-)
-def test_a_wrong_option_is_named_with_what_is_allowed(option, key):
-    with pytest.raises(UserError) as found:
-        describe(**option)
-    assert found.value.key == key
-    assert found.value.allowed
-
-
-def test_a_graph_in_several_parts_is_refused():
-    with pytest.raises(DisconnectedGraph):
-        describe(nodes=30, topology="erdos-renyi:p=0.01")
-
-
-def test_a_file_that_is_not_there_is_named():
-    with pytest.raises(UserError, match="nowhere"):
-        describe(file=Path("nowhere.toml"))

@@ -20,22 +20,6 @@ def scheduled(times):
     return kernel, done
 
 
-def test_actions_run_in_the_order_of_their_times_and_ties_in_the_order_of_scheduling():
-    times = [Random(1).randrange(50) for _ in range(500)]
-    kernel, done = scheduled(times)
-    kernel.run(50)
-    assert done == sorted(range(500), key=lambda place: (times[place], place))
-
-
-def test_what_an_action_schedules_for_now_runs_after_what_was_there_and_before_anything_later():
-    kernel, done = Kernel(), []
-    kernel.at_ns(5, lambda: (done.append("first"), kernel.at_ns(5, partial(done.append, "third"))))
-    kernel.at_ns(5, partial(done.append, "second"))
-    kernel.at_ns(6, partial(done.append, "fourth"))
-    kernel.run(10)
-    assert done == ["first", "second", "third", "fourth"]
-
-
 def test_a_time_that_has_passed_means_now():
     kernel, done = Kernel(), []
     kernel.at_ns(100, lambda: (kernel.at_ns(3, lambda: done.append(kernel.now_ns)), kernel.at(0.0, lambda: None)))

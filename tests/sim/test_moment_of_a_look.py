@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -89,16 +88,3 @@ def test_of_many_nodes_a_few_are_looked_at(monkeypatch):
     monkeypatch.setattr("sim.report.MOST_EVALUATED", 3)
     report = simulate(federation(), world=SLOW_LINKS, references=False)
     assert report.history[-1].evaluated == 3
-
-
-@pytest.mark.long
-def test_strong_local_rounds_leave_no_dip_in_the_curve():
-    """Two digits a node: a local round alone unlearns the other eight, and mixing brings them back."""
-    federation = describe(nodes=6, rounds=24, topology="ring", partition="shards:2", seed=0)
-    world = WorldSpec(
-        compute=ComputeSpec(jitter=0.0), links=LinkSpec(latency_s=Spread(low=0.01, high=0.01)), evaluate_every_s=0.01
-    )
-    history = simulate(federation, world=world, references=False).history
-    means = [point.accuracy.mean for point in history if point.rounds.mean >= 12]
-    drops = [before - after for before, after in pairwise(means)]
-    assert max(drops) < 0.1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
 from oracle import in_words
 
 from p2pfl.core.events import SessionClosed, SessionOpened
@@ -86,11 +85,6 @@ def test_only_the_session_named_is_closed_with_a_goodbye_from_both_ends_and_it_c
     assert square.network.traffic.bytes_sent == before + 2 * GOODBYE_BYTES
     square.run()
     assert (0, 1) in square.up()
-
-
-def test_a_link_that_does_not_exist_is_our_bug():
-    with pytest.raises(KeyError):
-        Square().send(0, 3)
 
 
 # -- partitions ---------------------------------------------------------------------------------------------------

@@ -127,15 +127,6 @@ def test_such_a_run_is_the_same_every_time_and_has_no_reference_of_a_server():
     assert other.bytes_sent < first.bytes_sent / 2
 
 
-@pytest.mark.long
-def test_the_part_that_is_not_shared_is_in_the_digest_of_values():
-    stages = [stage_of(digits(), WorldSpec()) for _ in range(2)]
-    for stage in stages:
-        stage.world.run(until_ns=100 * NS)
-    assert [len(stage.personal()) for stage in stages] == [10, 10]
-    assert all(np.array_equal(a, b) for a, b in zip(*(stage.personal() for stage in stages), strict=True))
-
-
 def test_a_pattern_that_matches_nothing_and_a_task_without_names_are_refused():
     with pytest.raises(UserError, match="matches no floating tensor"):
         simulate(digits(share=("backbone.*",)))

@@ -251,13 +251,6 @@ def test_a_federation_is_planned_from_another_folder_by_relative_paths(tmp_path,
     assert (winner / "graph.json").is_file()
 
 
-def test_the_best_get_a_closer_look_with_three_seeds(tmp_path, pretend):
-    pretended = pretend({"q8": 0.3})
-    found = plan_of(tmp_path, nodes=6, rounds=3)
-    assert found.winner.seeds == 3
-    assert sum(job.seed == 2 for job in pretended.jobs) == search.CLOSER
-
-
 def test_where_none_is_looked_at_closer_all_the_time_serves_the_first_look(tmp_path, monkeypatch):
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: clock.now))

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from p2pfl.config.model import TaskConfig
-from p2pfl.errors import UserError
 from sim import simulate
 from sim.federations import describe
 from sim.worlds.model import ComputeSpec, CrashSpec, JoinSpec, LiarSpec, LinkSpec, SlowNodes, Spread, WorldSpec
@@ -21,21 +20,6 @@ def quadratic(nodes=6, *, rounds=8, topology="ring", compressor="q8", seed=1, ra
     return replace(federation, task=TaskConfig(name="quadratic", options=options), training=training, gossip=gossip)
 
 
-OTHERS = ("sign-flip", "mimic")
-"""Attacks that are for `make test-all`."""
-
-
-def figures(report):
-    return report.digest, report.value_digest
-
-
-@pytest.mark.long
-def test_the_same_seed_gives_the_same_run_and_another_seed_another():
-    first, second, other = (simulate(quadratic(seed=seed), references=False) for seed in (1, 1, 2))
-    assert figures(first) == figures(second)
-    assert first.value_digest != other.value_digest
-
-
 def test_a_run_that_diverges_drops_its_rounds_and_ends():
     """Steps far too long: the models leave float32."""
     with np.errstate(all="ignore"):
@@ -44,7 +28,7 @@ def test_a_run_that_diverges_drops_its_rounds_and_ends():
     assert all(row.finished for row in report.nodes)
 
 
-@pytest.mark.parametrize("attack", ["noise:0.1", "nan", *(pytest.param(one, marks=pytest.mark.long) for one in OTHERS)])
+@pytest.mark.parametrize("attack", ["noise:0.1", "nan"])
 def test_whatever_a_liar_shows_every_honest_node_comes_to_its_end(attack):
     world = WorldSpec(liars=LiarSpec(attack=attack, nodes=(2,)))
     report = simulate(quadratic(topology="complete"), world=world, references=False)
@@ -66,20 +50,6 @@ def test_a_late_joiner_starts_from_its_neighbors():
     impatient = replace(federation, gossip=replace(federation.gossip, start_wait_s=0.01))
     report = simulate(impatient, world=world, references=False)
     assert report.nodes[3].alarms.get("joined") == 1
-
-
-@pytest.mark.parametrize(
-    ("world", "key"),
-    [
-        (WorldSpec(links=LinkSpec(loss=1.5)), "links.loss"),
-        (WorldSpec(liars=LiarSpec(attack="sign-flip", count=6)), "liars"),
-        (WorldSpec(crashes=(CrashSpec(nodes=(17,), at_s=1.0),)), "crash"),
-    ],
-)
-def test_a_world_that_contradicts_itself_is_refused_before_anything_runs(world, key):
-    with pytest.raises(UserError) as found:
-        simulate(quadratic(), world=world)
-    assert found.value.key.startswith(key)
 
 
 def test_time_in_which_nothing_happens_is_passed_over():
@@ -169,8 +139,8 @@ def test_a_schedule_reports_the_union_and_the_contraction_of_its_period():
 @pytest.mark.parametrize(
     "world",
     [
-        pytest.param(WorldSpec(crashes=(CrashSpec(nodes=(0, 1, 2, 3, 4, 5), at_s=0.02),)), marks=pytest.mark.long),
-        pytest.param(WorldSpec(crashes=(CrashSpec(nodes=(0, 1, 2, 3, 4), at_s=0.02),)), marks=pytest.mark.long),
+        WorldSpec(crashes=(CrashSpec(nodes=(0, 1, 2, 3, 4, 5), at_s=0.02),)),
+        WorldSpec(crashes=(CrashSpec(nodes=(0, 1, 2, 3, 4), at_s=0.02),)),
         WorldSpec(crashes=(CrashSpec(nodes=(0, 2, 4), at_s=0.03),)),
         WorldSpec(
             liars=LiarSpec(attack="sign-flip", nodes=(0, 1)), crashes=(CrashSpec(nodes=(2, 3, 4, 5), at_s=0.03),)

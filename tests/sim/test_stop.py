@@ -7,16 +7,10 @@ from dataclasses import replace
 import pytest
 from oracle import checked
 
-from p2pfl.compress import make_compressor
 from p2pfl.config.model import TaskConfig
-from p2pfl.core.events import CommitRound
-from p2pfl.core.settings import Best
 from p2pfl.core.termination import Reason
-from p2pfl.engine.arithmetic import Codecs
 from sim import simulate
-from sim.exact import ExactEngine, ExactPlan
 from sim.federations import describe
-from sim.learning.batching import make_learners
 from sim.worlds.model import CrashSpec, WorldSpec
 
 ROUNDS = 60
@@ -56,14 +50,3 @@ def test_a_time_ends_the_rounds_of_all():
     assert max(report.rounds.values()) < ROUNDS
     assert all(node.finished for node in report.nodes)
     assert {node.through_by for node in report.nodes} == {"it has trained for 0.2 s"}
-
-
-def test_a_simulated_disk_keeps_the_best_figure():
-    learner = make_learners(federation("no improvement in 3 rounds")).learners[0]
-    engine = ExactEngine(ExactPlan(index=0, neighbors=(1,), learner=learner, codecs=Codecs(make_compressor("none"))))
-    engine.boot(1)
-    commit = CommitRound(version=1, trained=False, rho=0.0, elapsed_s=0.0, least_samples=0.0, best=Best(0.5, 1))
-    engine.run(commit)
-    engine.store.flush()
-    engine.crash()
-    assert engine.boot(2).best == Best(0.5, 1)

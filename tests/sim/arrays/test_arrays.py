@@ -18,6 +18,9 @@ from sim.arrays.vectors import Vectors
 from sim.federations import describe
 from topologies import build, spectrum
 
+IN_STEP = {"arrays": True, "clock": "in-step"}
+FLOOD = {"nodes": [3], "attack": "flood"}
+
 
 def federation(nodes=8, topology="ring", rounds=6, **options):
     described = describe(nodes=nodes, topology=topology, rounds=rounds, **options)
@@ -138,9 +141,12 @@ def test_a_slow_node_is_waited_for_no_longer_than_its_exchanges_take():
         ({}, {"device": "cpu"}, "device"),
         ({}, {"arrays": True, "clock": "slow"}, "clock"),
         ({}, {"arrays": True, "device": "cuda:99"}, "device"),
-        ({"rule": "hampel:b=1", "nodes": 8, "topology": "complete"}, {"arrays": True}, "gossip.rule"),
-        ({"method": "tracking"}, {"arrays": True}, "training.method"),
         ({"compressor": "fragment:2"}, {"arrays": True}, "gossip.compressor"),
+        ({"rule": "hampel:b=1", "topology": "complete"}, {"arrays": True}, "gossip.rule"),
+        ({"rule": "hampel:b=1", "topology": "complete"}, IN_STEP | {"world": World(liars=FLOOD)}, "liars.attack"),
+        ({}, IN_STEP | {"world": World(liars=FLOOD | {"attack": "sign-flip"})}, "gossip.rule"),
+        ({"method": "tracking"}, IN_STEP, "training.method"),
+        ({"method": "fair"}, IN_STEP, "training.method"),
         ({"topology": "base:k=1"}, {"arrays": True}, "topology"),
         ({}, {"arrays": True, "world": World(bandwidth=1e6)}, "links.bandwidth"),
         ({}, {"arrays": True, "world": World(loss=0.1)}, "links.loss"),

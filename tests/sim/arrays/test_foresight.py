@@ -12,10 +12,7 @@ MEASURED_MB = [
     # nodes, edges, in step, replicas, corrected; the peak of a run of the digits' network (2,410 parameters)
     (1000, 2000, False, True, True, 428),
     (1000, 2000, True, True, True, 384),
-    (1000, 1000, True, False, False, 350),
     (10_000, 20_000, False, True, True, 1607),
-    (10_000, 20_000, False, False, False, 1262),
-    (10_000, 20_000, True, True, True, 1214),
     (10_000, 20_000, True, False, False, 914),
     (10_000, 40_000, True, False, False, 1213),
     (10_000, 10_000, False, True, False, 931),

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from p2pfl.aggregate import Neighborhood, make_rule
-from p2pfl.errors import UserError
 from sim import World, simulate
 from sim.arrays.run import Together
 from sim.arrays.setting import setting_of
@@ -91,21 +90,3 @@ def test_a_liar_shows_each_neighbor_what_its_attack_says():
     assert run.by_rule.lies.shown.keys() == {(3, peer) for peer in peers}
     for shown in run.by_rule.lies.shown.values():
         np.testing.assert_allclose(shown, wanted, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("options", "liars", "clock", "key"),
-    [
-        ({"rule": "hampel:b=1"}, None, "apart", "gossip.rule"),
-        ({"rule": "hampel:b=1"}, "flood", "in-step", "liars.attack"),
-        ({}, "sign-flip", "in-step", "gossip.rule"),
-        ({"method": "tracking"}, None, "in-step", "training.method"),
-        ({"method": "fair"}, None, "in-step", "training.method"),
-    ],
-)
-def test_what_arrays_do_not_simulate_is_named_with_what_to_use(options, liars, clock, key):
-    world = WorldSpec(liars=None if liars is None else LiarSpec(nodes=(3,), attack=liars))
-    with pytest.raises(UserError, match="arrays cannot simulate this") as error:
-        setting_of(federation(**options), world, None, clock=clock, device=None)
-    assert error.value.key == key
-    assert "without --arrays" in str(error.value.allowed)

@@ -59,11 +59,8 @@ def test_a_mistake_says_what_is_wrong(text, said):
     "text",
     [
         *("", "sign_flip", "flip", "sign-flip:", "sign-flip:0", "sign-flip:-1", "sign-flip:x", "sign-flip:nan"),
-        *("noise", "noise:", "noise:0", "noise:-1", "noise:inf", "noise:1e7", "mimic:1"),
-        *("nan:nan", "noise:1,2", "noise:1:2", "alie:", "alie:x", "ipm:-1", "foe:2", "label-flip:1"),
         *("backdoor:0", "backdoor:inf", "sleeper", "sleeper:", "sleeper:nothing", "sleeper:nan@", "sleeper:nan@0"),
         *("sleeper:nan@-1", "sleeper:nan@1.5", "sleeper:nan@10000000", "sleeper:sleeper:nan", "sleeper:flood"),
-        *("sleeper:label-flip", "sleeper:backdoor:2", "flood:", "flood:flood", "flood:sleeper:nan", "flood:nan@3"),
         "nan@3",
         *(3, None, ["nan"]),
     ],

@@ -1,7 +1,6 @@
 """`p2pfl audit`: one table, exit codes, and one clear error for a mistake."""
 
 import json
-from functools import partial
 
 import pytest
 
@@ -64,13 +63,6 @@ def test_json_goes_to_stdout_and_a_mistake_in_the_mechanism_is_an_error(ward, ca
     said = capsys.readouterr()
     assert json.loads(said.out)["mistakes"] == ["too quiet"]
     assert said.err == "error: too quiet\n"
-
-
-@pytest.mark.long
-def test_no_time_is_no_failure(ward, capsys, monkeypatch):
-    monkeypatch.setattr(audits, "Effort", partial(audits.Effort, budget_s=1.0))
-    assert run(ward, "--attacks", "rank-one,membership", "--quiet") == 0
-    assert "no time" in capsys.readouterr().out
 
 
 def test_sums_are_attacked_without_any_data(tmp_path, capsys):

@@ -57,20 +57,6 @@ def test_a_world_file_with_one_that_is_not_there_is_refused(run, tmp_path):
     assert outcome.err.startswith(f"error: {world}: liars.attack: {tmp_path}/lies.py has no 'nix' (found ")
 
 
-@pytest.mark.parametrize(
-    ("attack", "said"),
-    [
-        ("nix.py:lie", "--attack: there is no file "),
-        ("lies.py:nix", "--attack: lies.py has no 'nix' (found 'lies.py:nix'); allowed: broken, "),
-        ("flood:nix.da:lie", "--attack: there is no module nix.da (found 'nix.da:lie')"),
-    ],
-)
-def test_a_mistake_is_named_before_anything_runs(run, attack, said):
-    outcome = run("--byzantine", 1, "--attack", attack)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith(f"error: {said}")
-
-
 def test_one_that_fails_ends_the_run_in_one_line_that_says_where(run):
     outcome = run("--byzantine", 1, "--attack", "lies.py:broken")
     assert (outcome.code, outcome.out) == (2, "")

@@ -15,8 +15,6 @@ import pytest
 from p2pfl.reporting.measures import Point, Statistic
 from sim.progress import RunProgress, RunView, run_in_words
 
-LIARS = ("--byzantine", 1, "--attack", "mimic")
-
 
 def facts(outcome):
     """The names and values below the table of nodes."""
@@ -89,14 +87,6 @@ def test_of_many_nodes_the_worst_are_shown(p2pfl, ward):
     assert said["nodes"] == "30 finished"
 
 
-def test_liars_are_named_and_enter_no_figure(simulated):
-    report = simulated(*LIARS)
-    (liar,) = report["byzantine"]
-    honest = [node["test_loss"] for node in report["nodes"] if node["name"] != liar]
-    assert report["loss"]["max"] == max(honest)
-    assert report["world"]["liars"] == {"nodes": [int(liar[4:])], "count": 0, "attack": "mimic"}
-
-
 def test_in_a_schedule_the_labels_say_what_the_figures_are_of(p2pfl, ward):
     said = facts(p2pfl("sim", "run", ward(topology="one-peer-hypercube")))
     assert float(said["algebraic connectivity of all 2 rounds' edges"]) == 2
@@ -137,15 +127,6 @@ def test_a_run_that_the_limit_ends_says_so(p2pfl, ward, tmp_path):
 def test_references_stand_beside_unless_they_are_not_wanted(p2pfl, ward):
     assert "a server that averages each round" in facts(p2pfl("sim", "run", ward()))
     assert "a server" not in p2pfl("sim", "run", ward(), "--no-references").out
-
-
-def test_where_time_bounds_a_run_a_server_takes_as_many_rounds_as_a_node(p2pfl, ward):
-    path = ward()
-    path.write_text(path.read_text().replace("rounds = 6", "time_s = 0.1", 1), encoding="utf-8")
-    outcome = p2pfl("sim", "run", path, "--format", "json")
-    report = json.loads(outcome.out)
-    taken = [node["rounds"] for node in report["nodes"]]
-    assert report["reference"]["fedavg"]["history"][-1]["rounds"] == round(sum(taken) / 4) > 1
 
 
 def test_the_report_is_written_and_named_on_stderr(p2pfl, ward, tmp_path):

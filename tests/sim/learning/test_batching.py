@@ -54,17 +54,6 @@ def test_regression_has_the_bits_of_the_shipped_learner():
     assert assert_as_alone(made).how == "batched"
 
 
-def test_a_convolution_has_the_bits_of_the_shipped_learner_whichever_way_it_goes():
-    def images(node, count):
-        return labelled(node, count, shape=(1, 8, 8))
-
-    def net():
-        return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 4))
-
-    made = learners(net, draw=images)
-    assert_as_alone(made)
-
-
 @pytest.mark.parametrize(("nodes", "partition"), [(8, "shards:2"), (100, "shards:2"), (1000, "draw:14")])
 def test_the_shipped_model_is_batched_with_the_batches_that_it_has_by_default(nodes, partition):
     how = make_learners(describe(nodes=nodes, partition=partition)).how

@@ -31,19 +31,6 @@ def starts(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def write(tmp_path):
-    """Writes a file into the test's folder."""
-
-    def write(text, name="sweep.toml"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        return path
-
-    return write
-
-
-@pytest.fixture
 def sweep(starts):
     """A sweep of fake jobs in a real process; its folder is `out` beside the file."""
 

@@ -77,8 +77,6 @@ def test_a_world_liars_and_settings_are_those_of_the_runs(command, write, tmp_pa
         ("[axes]\nnodes = [4, 7]\ntopology = ['torus']\n", "nodes=7, topology=torus"),
         ("[axes]\npartition = ['iid', 'halves']\n", "partition=halves"),
         ("[sweep]\nnodes = 4\n[axes]\nbyzantine = [1, 4]\nattack = ['mimic']\n", "byzantine=4, attack=mimic"),
-        ("[axes]\nbyzantine = [1]\n", "liars with no attack"),
-        ("[axes]\nattack = ['sign-flip']\n", "an attack without liars"),
         ("[sweep]\nbyzantine = 1\n[axes]\nattack = ['none', 'sign-flop']\n", "attack=sign-flop"),
     ],
 )

@@ -60,25 +60,15 @@ def test_too_many_series_for_one_picture_are_refused(tmp_path):
         draw_sweep(results_of(axes), tmp_path / "sweep.svg")
 
 
-MANY = (
-    {"topology": TOPOLOGY, "compressor": COMPRESSOR, "attack": ["none", "zero"], "byzantine": [0, 1, 2]},
-    {"topology": TOPOLOGY, "nodes": list(range(10, 130, 10)), "rule": ["a", "b"]},
-)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     "axes",
     [
         {},
-        {"topology": ["ring"]},
         {"topology": TOPOLOGY},
         {"nodes": [10, 100, 1000]},
-        {"compressor": COMPRESSOR},
         {"compressor": CHAINS, "nodes": [10, 20, 40]},
         {"share": ["*", "1.*, !*.bias"], "compressor": COMPRESSOR},
-        {"topology": TOPOLOGY, "compressor": COMPRESSOR},
-        *(pytest.param(axes, marks=pytest.mark.long) for axes in MANY),
     ],
 )
 def test_any_number_of_axes_can_be_drawn(tmp_path, axes):

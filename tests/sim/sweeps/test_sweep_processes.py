@@ -22,7 +22,7 @@ REASONS = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.long), 2])
+@pytest.mark.parametrize("count", [1, 2])
 def test_a_failing_run_costs_nothing_but_itself(starts, count):
     """Each is followed by one that ends well, two processes die one after the other, and a bug leaves its traceback."""
     attacks = ["none", "raises", "none", "user-error", "none", "killed", "none", "leaves", "killed", "none"]

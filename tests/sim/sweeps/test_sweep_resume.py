@@ -76,14 +76,10 @@ def end_parent(process):
     process.terminate()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("stop", "code"),
-    [
-        pytest.param(stop_all, -signal.SIGKILL, marks=pytest.mark.long),
-        pytest.param(stop_parent, -signal.SIGKILL, marks=pytest.mark.long),
-        pytest.param(interrupt_all, 130, marks=pytest.mark.long),
-        pytest.param(end_parent, 130, marks=pytest.mark.long),
-    ],
+    [(stop_all, -signal.SIGKILL), (stop_parent, -signal.SIGKILL), (interrupt_all, 130), (end_parent, 130)],
 )
 def test_a_stopped_sweep_loses_nothing_and_repeats_nothing(started, starts, tmp_path, stop, code):
     process = started(waiting=True)
@@ -183,12 +179,6 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
     with pytest.raises(UserError, match="not the folder of a sweep or plan"), Folder(tmp_path).lock():
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_nothing_runs_and_no_folder_is_filled_where_a_combination_cannot_be(sweep, write, starts):
-    with pytest.raises(UserError, match="are impossible"):
-        sweep(write("[axes]\ntopology = ['torus']\nnodes = [7, 9]\n"))
-    assert starts() == []
 
 
 def test_half_a_file_never_has_the_name_of_a_whole_one(tmp_path, monkeypatch):

@@ -37,15 +37,5 @@ def federation():
 
 
 @pytest.fixture
-def write(tmp_path):
-    def write(text, name="world.toml"):
-        path = tmp_path / name
-        path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
-        return path
-
-    return write
-
-
-@pytest.fixture
 def load(write, federation):
     return lambda text: read_world(write(text), federation)

@@ -43,29 +43,15 @@ def test_the_graph_is_that_of_those_who_are_members_then(federation):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("rule", ["mean", pytest.param("trimmed-mean:b=1", marks=pytest.mark.long)])
-def test_a_run_goes_on_through_all_changes_with_every_invariant_checked(federation, rule):
+def test_a_run_goes_on_through_all_changes_with_every_invariant_checked(federation):
     """Sum n_i x_i is what was booked; who leaves has stopped, who joins ends with the others."""
-    topology = "complete" if rule != "mean" else federation.topology
-    gossip = replace(federation.gossip, rule=rule)
-    changes = CHANGES if rule == "mean" else replace(CHANGES, amendments=CHANGES.amendments[:2])
-    changes = replace(changes, crashes=(CrashSpec(nodes=(2,), at_s=0.25, down_s=0.1),))
-    described = replace(federation, gossip=gossip)
-    if rule != "mean":
-        described = replace(describe(nodes=6, topology=topology, rounds=14, rule=rule), task=federation.task)
-    report = checked(described, world=changes)
+    report = checked(federation, world=replace(CHANGES, crashes=(CrashSpec(nodes=(2,), at_s=0.25, down_s=0.1),)))
     rounds = [node.rounds for node in report.nodes]
     assert rounds[1] < 14
     assert not report.nodes[1].finished
     assert min(rounds[:1] + rounds[2:]) >= 14
     assert all(node.finished for node in report.nodes if node.name != "node1")
     assert all(node.exchanges > 0 for node in report.nodes)
-
-
-@pytest.mark.long
-def test_the_same_seed_gives_the_same_run(federation):
-    one, other = (simulate(federation, world=CHANGES, references=False) for _ in range(2))
-    assert one.digest == other.digest
 
 
 def test_a_file_says_the_same_as_a_program(federation, tmp_path):

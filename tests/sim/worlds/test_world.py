@@ -57,20 +57,13 @@ def test_no_two_keys_of_a_file_are_one_keyword():
         ({"los": 1}, "World: los: unknown key; did you mean 'loss'"),
         ({"loss": 2}, r"World: loss: impossible value \(found 2\); allowed: a probability"),
         ({"crash": [{"nodes": "nobody", "at_s": 1.0}]}, r"World: crash\[0\].nodes: no such node"),
-        ({"crash": [{"at_s": 1.0}]}, r"World: crash\[0\].nodes: does not say which nodes"),
         ({"crash": {"at_s": 1.0}}, "World: crash: must be a list of tables"),
         ({"liars": {"count": 1, "attack": "fib"}}, "World: liars.attack: no such attack"),
-        ({"step_s": 0.1, "round_s": 0.1}, "World: round_s: cannot be combined"),
     ],
 )
 def test_a_mistake_is_named_by_its_keyword(conditions, said):
     with pytest.raises(UserError, match=said):
         World(**conditions).spec(NAMES)
-
-
-def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"gone\.toml: cannot be read"):
-        World.from_file(tmp_path / "gone.toml")
 
 
 def test_dictionaries_of_other_kinds_are_taken():

@@ -1,7 +1,6 @@
 """Shared noise at a node: each round is a secure sum of parts that are paid for once.
 
-If a sum is refused its part is given again, unless it may be in a sum that others get: then another one is made, and
-paid for.
+A refused sum's part is given again, unless it may be in a sum that others get: then another is made and paid for.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ share no secrets), and it is a polynomial and its interpolation.
 A member masks with its partners, who hold its shares too: the `degree / 2` next on both sides of a circle, over an
 order that nobody can choose freely. That is Harary's graph: no `degree - 1` members cut it. Bell et al. draw the graph
 at random and bound the chance of a bad one; here all see who is left before they sign, and `withstands` is exact for
-whichever members collude. So the order, which the members' fresh keys decide, matters for how many deaths a sum
-survives and not for privacy.
+whichever members collude. So the order, which fresh keys decide, matters for the deaths that a sum survives only.
 """
 
 from __future__ import annotations
@@ -115,10 +114,7 @@ class SpoiledSum(PeerFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeNumbers:
-    """Arrays of whole numbers from `low` to `high`, by name, as one vector, in sums of at most `members`.
-
-    Raises ValueError: the sum of all would not fit.
-    """
+    """Arrays of numbers from `low` to `high`, by name, as one vector. Raises ValueError: the sum of all cannot fit."""
 
     low: int
     high: int
@@ -139,8 +135,7 @@ class WholeNumbers:
     def decode(self, total: Words, count: int) -> dict[str, NDArray[np.int64]]:
         """The sums over `count` members.
 
-        Raises SpoiledSum: an entry is beyond what `count` values within the bounds can add up to. A wrong value within
-        the bounds is not noticed.
+        Raises SpoiledSum: an entry is beyond what `count` right values add up to. A wrong one within is not noticed.
         """
         if total.size and int(total.max()) > count * (self.high - self.low):
             raise SpoiledSum(f"entry {int(np.argmax(total))} is out of bounds: some masked vector was wrong")
@@ -215,10 +210,7 @@ def order(members: Sequence[int], setup: bytes) -> tuple[int, ...]:
 
 
 def degree(members: int, colluders: int) -> int:
-    """The number of each one's partners: 2 t + 2, and two more for each doubling of the members, so that some may die.
-
-    All others, where that is as many.
-    """
+    """Partners of each one: 2 t + 2, two more for each doubling of the members, as some may die; at most all others."""
     wanted = 2 * colluders + 2 + 2 * ceil(log2(max(members, 2)))
     return min(wanted, members - 1)
 

@@ -3,8 +3,7 @@
 A statement is signed together with a domain text and the federation's id. All but two name their set-up: `Keys` begins
 with a number that only grows, and the digest of a `SetupOpening` is the id of the set-up that it opens. Sets of
 members travel as bits, the lowest member in the lowest bit of the first byte. Here are also the settings, which all
-members have in common, and the effects: what the sums ask of whoever drives them, in the order in which it is to be
-done.
+members have in common, and the effects: what the sums ask of whoever drives them, in this order.
 """
 
 from __future__ import annotations
@@ -91,9 +90,7 @@ class InSlot(InSetup, frozen=True, kw_only=True):
 
 
 class Parcel(InSetup, frozen=True, kw_only=True, tag=3):
-    """The author's shares for one partner, sealed: 64 bytes for each sum. `spread`: no route reached it, so all carry
-    it.
-    """
+    """The author's shares for a partner, sealed: 64 bytes for each sum. `spread`: no route reached it; all carry it."""
 
     to: Index
     sealed: Annotated[bytes, Meta(max_length=64 * MOST_SUMS + 16)]
@@ -142,9 +139,7 @@ class SlotQuit(InSlot, frozen=True, kw_only=True, tag=9):
 
 
 class Reveal(InSetup, frozen=True, kw_only=True, tag=10):
-    """After a certificate: the author's own secret, and shares of others: one kind for each member, by who is in the
-    list.
-    """
+    """After a certificate: the author's own secret, and shares of others: of one kind each, by who is in the list."""
 
     number: SumNumber
     own: Annotated[bytes, Meta(max_length=32)]

@@ -111,11 +111,9 @@ class Sums:
     ) -> list[Effect]:
         """Sum this vector with those of the others, (d,) uint64; `terms` as of `WholeNumbers.terms`.
 
-        `data` are the 32 bytes by which sums of the same data are known, where several vectors are made of them: those
-        sums must not differ by few members either. By default they are a digest of the vector. With `only`, it is the
-        sum of exactly these members or refused.
-
-        Raises ValueError: a sum is going on.
+        `data` are 32 bytes by which sums of the same data are known, where several vectors are made of them: those sums
+        must not differ by few members either. By default they are a digest of the vector. With `only`, it is the sum of
+        exactly these members or refused. Raises ValueError: a sum is going on.
         """
         if self._asked is not None:
             raise ValueError(

@@ -2,8 +2,7 @@
 
 A slot is one question of one set-up: its roster, or who is in the sum of a number. A member signs at most one list for
 a slot, ever, or gives the slot up and then signs none. A quorum is more than (n + t) / 2 of all n members of the
-federation: two quorums share more than t members, one of whom is honest, and signed only one list. (Bracha and Toueg
-1985, doi 10.1145/4221.214134.)
+federation: two quorums share over t members, one of whom is honest: it signed one list (doi 10.1145/4221.214134).
 """
 
 from __future__ import annotations
@@ -56,9 +55,7 @@ class SlotTally:
 
     @property
     def certified(self) -> MemberList | None:
-        """The list with a quorum, once both are known. Two authors' lists that say the same are one: members may differ
-        about whose turn it was.
-        """
+        """The list with a quorum. Two authors' lists that say the same are one: members may differ about turns."""
         if len(self.signed) < self.needed:
             return None
         counts = Counter(self.lists[name] for name in self.signed.values() if name in self.lists)

@@ -1,8 +1,7 @@
 """Rounds that are sums, in step with all other nodes: sum, take the sum, tell where one stands, and so on to the end.
 
 All nodes take the same step from the same state, so a sum names the state that it begins from: who has another one is
-left out, and fetches that of the others. What a part is, and what a sum does to the state, says each course: shared
-noise, and trees.
+left out, and fetches that of the others. Each course, shared noise and trees, says what a part and a sum do.
 """
 
 from __future__ import annotations

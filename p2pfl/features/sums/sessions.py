@@ -41,9 +41,7 @@ KeptRecord = tuple[bytes, frozenset[int]]
 
 
 class KeptSums:
-    """`folder` is the node's state folder. `keys` are those of all members, by index; who is no member any more has an
-    index beyond them. Raises StorageError: the file is damaged, or the disk refuses.
-    """
+    """`keys` are those of all members, by index; who is none any more has one beyond them. Raises StorageError."""
 
     def __init__(self, folder: Path, keys: Sequence[bytes] = ()) -> None:
         self._path = folder / FILE_NAME
@@ -121,9 +119,7 @@ def append_record(path: Path, size_bytes: int, record: bytes) -> int:
 
 
 def next_life(folder: Path) -> int:
-    """Return the number of this start of a member, greater than all before it, and keep it. From a file that is lost or
-    damaged it begins anew, and learns the later number from the others. Raises StorageError.
-    """
+    """Return the number of this start, greater than all before, and keep it; 1 if lost. Raises StorageError."""
     path = folder / LIFE_NAME
     try:
         text = path.read_text(encoding="ascii").strip()

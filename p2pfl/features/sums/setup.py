@@ -3,8 +3,7 @@
 Secrets of a sum are dealt beforehand, one pair for each sum (Bonawitz et al. 2017, round 1; that one set-up serves many
 sums is Flamingo's point, Ma et al. 2023, eprint 2023/486, but its decryption by committee would need a group with
 ElGamal). A restarted member has forgotten its secrets and is a drop-out until the next set-up: an opening names the
-very keys that its members have drawn since they started, so nothing that was signed before a restart is signed again
-after it.
+very keys that its members have drawn since they started, so nothing that was signed before is signed again.
 
 An opening needs no certificate of its own: its digest is the set-up's id, a member uses its keys in one set-up only,
 and the roster, which is certified, is a list of those who have dealt and hold shares in this very set-up.
@@ -275,9 +274,7 @@ FIRST_S = 4.0
 LEAST_S, MOST_S, MOST_BACKOFF = 0.5, 30.0, 4.0
 TIMES = 4.0
 SLOW_BYTES_PER_S = 500_000
-"""A vector is given the time in which so slow a line moves one for each member. Set-ups are small: by the time of their
-bytes a large vector would be waited for for hours.
-"""
+"""A vector has the time in which such a line moves one for each member: by that of set-ups it would be hours."""
 
 
 class SumPatience:
@@ -295,9 +292,7 @@ class SumPatience:
         return min(max(wait, LEAST_S) * self._backoff, MOST_S)
 
     def wait_for_s(self, entries: int, members: int, sums: int) -> float:
-        """The wait of a sum: that of a set-up, and as much again for as many bytes as a set-up moves; or the time on a
-        slow line, if that is less.
-        """
+        """A sum's: that of a set-up, and as much again for its bytes; or the time on a slow line, if that is less."""
         times = entries * WORD_BYTES / (members * (100 + (48 + 64) * sums))
         return self.wait_s + min(self.wait_s * times, _slowly_s(entries, members))
 
@@ -325,14 +320,11 @@ def _slowly_s(entries: int, members: int) -> float:
 
 
 PARTIAL, AGAIN, GROWN, OVER = 0.5, 0.65, 0.9, 3.0
-"""In waits after an opening: a member acknowledges what it holds, though that is not all; parcels that a holder has not
-acknowledged with others are sent by all ways; more that is held by now is acknowledged; it has failed.
-"""
+"""In waits after an opening: acks of what is held so far; parcels not acknowledged are spread; second acks; failure."""
 PROPOSE, NEXT = 1.5, 0.5
 """In waits after an opening: where its opener has proposed no roster others do, one after the other."""
 HOLD = 4.0
-"""In waits: how long newcomers wait at least for a set-up with them, twice as long after each that had no more members.
-"""
+"""In waits: how long newcomers wait at least for a set-up with them; twice as long after each with no more members."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -364,9 +356,7 @@ class SetupFounding:
         self._life, self._serial = settings.life, 0
         self._secrets: SetupSecrets | None = None
         self._drawn, self._quorum, self._stuck = 0.0, math.inf, math.inf
-        """When the present keys were drawn, when enough members had fresh ones, and when an opening came that names
-        these keys, and others that are not here.
-        """
+        """When these keys were drawn, when enough had fresh ones, when an opening with these and unknown ones came."""
         self._excused: set[int] = set()
         self._passed: set[bytes] = set()
         """The openings that do not name the present keys."""
@@ -378,9 +368,7 @@ class SetupFounding:
         self._hold, self._founded_at, self._size = HOLD, 0.0, 0
 
     def act(self, now: float, current: SumSetup | None, *, is_used_up: bool) -> Iterator[Statement]:
-        """Yield what to do now, one thing after the other. `is_used_up`: the current set-up has no sum left, or none is
-        there.
-        """
+        """Yield what to do now, one thing after the other. `is_used_up`: there is no set-up, or it has no sum left."""
         if self.attempt is not None:
             yield from self._prepare(self.attempt, now)
         elif self._secrets is None:
@@ -407,9 +395,7 @@ class SetupFounding:
 
     @property
     def fresh(self) -> Mapping[int, bytes]:
-        """The members with fresh keys, but for those who are left out for what they held up, where enough others are
-        there.
-        """
+        """The members with fresh keys; where they are enough, without those who are left out for what they held up."""
         fresh = self._records.fresh
         left = {member: name for member, name in fresh.items() if not self._is_out(member)}
         heard = {member: name for member, name in left.items() if member not in self._mute - self.only}
@@ -431,9 +417,7 @@ class SetupFounding:
         return is_used_up or self._leaves_out(current) or (is_time and self._has_newcomers(current))
 
     def _turn_comes(self, member: int, now: float) -> bool:
-        """True if it is a member's turn to open a set-up: the lowest with fresh keys first, of those who have held
-        nothing up, the next if it does not.
-        """
+        """True if it is a member's turn to open: the lowest with fresh keys that held nothing up, then the next."""
         fresh, wait_s = self.fresh, self._patience.wait_s
         rank = sum(self._blame.turn(each) < self._blame.turn(member) for each in fresh)
         if rank == 0 and all(each in fresh or self._is_out(each) for each in range(self._settings.count)):
@@ -481,8 +465,7 @@ class SetupFounding:
 
     def _wait_for_keys(self, opener: int, lacking: set[int], now: float) -> None:
         """Keys that an opening names may be on their way. If they do not come, this member's own, which it has used up,
-        are drawn anew, and the opener is not believed again; unless they are of who was struck itself: that excuses
-        once.
+        are drawn anew, and the opener is struck; unless they are of who was struck itself: that excuses once.
         """
         self._stuck = min(now, self._stuck)
         if now > self._stuck + OVER * self._patience.wait_s:

@@ -1,8 +1,7 @@
 """Where each member stands, signed and handed from neighbor to neighbor, and how one that is behind gets the state.
 
 All members have the same state after as many sums, so its digest says whether two agree. What more than t members have
-signed, an honest one has: a state with that digest may be taken over from anybody. It goes from neighbor to neighbor
-piece by piece, each asked for.
+signed, an honest one has: a state with that digest may be taken over from anybody, piece by piece, each asked for.
 """
 
 from __future__ import annotations
@@ -44,9 +43,7 @@ class StandingTold(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class SumStanding(StandingTold, frozen=True, kw_only=True, tag=1):
-    """`member` has the state with this digest, after so many sums. Of two, the one with the larger `serial` is the
-    later one.
-    """
+    """`member` has the state with this digest, after so many sums. Of two, the larger `serial` is the later one."""
 
     member: Count
     serial: Count
@@ -85,9 +82,7 @@ MOST_VAIN, LOST_S = 10, 30.0
 
 
 class Standings:
-    """The latest standings, and whose state this node should have in place of its own: that of most, unless nobody
-    gives it any more. `needed` is how many members must have signed for a state that is taken over.
-    """
+    """The latest standings, and which state to take over: of most, if anybody gives it; `needed` members signed it."""
 
     def __init__(
         self, federation: FederationConfig, federation_id: bytes, identity: Identity, own: int, needed: int
@@ -151,9 +146,7 @@ class Standings:
 
     @property
     def is_outdated(self) -> bool:
-        """True if others have a standing of an earlier life of this node that counts as later: its folder is
-        an old copy. Then it must state where it stands once more.
-        """
+        """True if a standing of an earlier life counts as later, as this folder is an old copy: state it once more."""
         own = self.latest.get(self._own)
         return own is not None and own.serial < self._least_serial
 
@@ -180,8 +173,7 @@ class Standings:
     def ahead_of(self, own: Place, but: Collection[Place] = ()) -> Place | None:
         """Return the state of the others that this node should take over, None if there is none; none of `but`.
 
-        That is the latest one for which enough others have signed; of two after equally many sums, the one that more
-        members have.
+        That is the latest for which enough others have signed; of two after as many sums, the one that more have.
         """
         others = Counter(one.place for member, one in self.latest.items() if member != self._own)
         vouched = [place for place, count in others.items() if count >= self.needed and place not in but]
@@ -236,9 +228,7 @@ SPREAD_PER_S, SPREAD_AT_ONCE = 20.0, 400.0
 
 
 class StandingsTalk:
-    """The handler of the channel: it passes standings on, gives this node's latest states to neighbors, and gets one
-    from them. `news` is set when a standing has come. `most_bytes` bounds a state.
-    """
+    """Passes standings on, gives this node's latest states, of at most `most_bytes`, to neighbors, and gets theirs."""
 
     def __init__(
         self, standings: Standings, say: Callable[[int, ExtensionChannel, StandingTold], bool], most_bytes: int

@@ -1,10 +1,10 @@
 """The statement log: every member's copy of all signed statements, filled by flooding, with gaps filled on request.
 
-A statement is taken once and passed on to the neighbors. Neighbors compare digests of
-what they have when a session opens, and while something is going on; what one lacks, the other sends. So in any graph
-that is connected for long enough all get all statements, in any order. What an author may say is bounded, for each slot
-and in all: a statement is kept and passed on only if it belongs to a set-up whose opening is here and names its author,
-and few of those that come before their opening wait for it. What is said of sums long ended is dropped.
+A statement is taken once and passed on to the neighbors. Neighbors compare digests of what they have when a session
+opens, and while something is going on; what one lacks, the other sends. So in any graph that is connected for long
+enough all get all statements, in any order. What an author may say is bounded, for each slot and in all: a statement is
+kept and passed on only if it belongs to a set-up whose opening is here and names its author, and few that come before
+their opening wait for it. What is said of sums long ended is dropped.
 """
 
 from __future__ import annotations
@@ -193,9 +193,7 @@ class StatementLog:
         self._seen: dict[bytes, None] = {}
         """The short ids of what has been taken. It is not asked for again."""
         self._refused: dict[bytes, None] = {}
-        """The short ids of statements that are not kept. Neighbors may have them still: what an author says reaches
-        nodes in different orders, so they drop different set-ups of it.
-        """
+        """The short ids of what is not kept. Neighbors may have it: they drop others, as orders of arrival differ."""
         self._refused_of: list[deque[bytes]] = [deque() for _ in settings.members]
         self._early: list[dict[bytes, tuple[int, Post, InSetup]]] = [{} for _ in settings.members]
         """Each member's statements about set-ups whose opening is not here."""
@@ -205,8 +203,7 @@ class StatementLog:
         self.opened_by: dict[bytes, tuple[int, dict[int, bytes]]] = {}
         """The opener of each set-up that is kept, and the keys that the opening names, by member."""
         self._has_news, self._quiet, self._turn = False, 0, 0
-        """Whether something came since the last beat; the beats since neighbors compared; with which of them to begin.
-        """
+        """If something came since the last beat; the beats since neighbors compared; with which of them to begin."""
         self._keys: dict[int, dict[bytes, tuple[int, int]]] = {}
         """Life and serial of the keys of each member that are kept, by their ids."""
         self.route: dict[int, int] = {}
@@ -215,9 +212,7 @@ class StatementLog:
         """In ascending order."""
 
     def state(self, statement: Statement, effects: Effects) -> Taken:
-        """Sign a statement of this node's own, and spread it. If its set-up is dropped others would not take it: it is
-        as good as lost on its way.
-        """
+        """Sign a statement of this node's own, and spread it, unless its set-up is dropped: nobody would take it."""
         body = encode_statement(statement)
         post = Post(author=self._settings.index, body=body, signature=self._identity.sign(self._domain + body))
         name = id_of(post.author, body)
@@ -348,8 +343,7 @@ class StatementLog:
         return taken
 
     def _route(self, taken: Taken, to: int, effects: Effects) -> None:
-        """Hand a parcel to the neighbor from whom the receiver's keys came first: as these spread, no route is a
-        circle.
+        """Hand a parcel to the neighbor who first brought the receiver's keys: as these spread, no route is a circle.
 
         Where the route is broken the parcel stays here, and its author spreads it later.
         """

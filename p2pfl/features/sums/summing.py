@@ -5,8 +5,7 @@ Segall's propagation of information with feedback (1983, doi 10.1109/TIT.1983.10
 who brought the wave first, and it answers once all its other neighbors have told their part or that they are in another
 branch. So one wave makes a tree of whoever is there, and counts nobody twice; a part carries the set of its members all
 the same, and is merged only with parts of others. Who does not answer is polled, and left out when it stays silent;
-what a wave has lost, the next one, of a higher epoch, finds again. Everything here is masked: nodes that are in no set-
-up carry parts too.
+what a wave has lost, the next one, of a higher epoch, finds again. All is masked, so nodes in no set-up carry parts.
 """
 
 from __future__ import annotations
@@ -47,9 +46,7 @@ from p2pfl.features.sums.statement_log import Blame, Taken
 Key: TypeAlias = tuple[bytes, int]
 """A set-up and the number of a sum."""
 MOST_POLLS = 4
-"""A neighbor that has not answered so many polls is left out of this wave; and more, where vectors are large: what is
-said comes behind pieces of them.
-"""
+"""A neighbor that leaves so many polls unanswered is left out of the wave; more where large vectors go before."""
 MOST_WAVES, MOST_TOTALS = 2, 3
 """The latest sums of which an author's waves are kept, and its totals. The trees of two authors are two."""
 MOST_WORKING = 12
@@ -141,10 +138,7 @@ class Tree:
             self._answer(branch, effects)
 
     def hear_poll(self, peer: int, poll: bytes, effects: Effects, *, more: int = 0) -> None:
-        """A neighbor waits for this node's part in a wave that is known here.
-
-        `more`: for so many polls the part may be on its way.
-        """
+        """A neighbor waits for a part in a known wave; `more`: for so many polls the part may be on its way."""
         branch = self._by_wave.get(poll)
         if branch is None or branch.taken.peer != peer:
             effects.say(peer, Working(wave=poll, is_child=False))
@@ -179,9 +173,7 @@ class Tree:
             self._answer(branch, effects)
 
     def poll(self, effects: Effects, *, more: int = 0) -> None:
-        """Remind everybody who is waited for; leave out who does not answer `MOST_POLLS` polls and so many more, and
-        who says for too long that it waits itself.
-        """
+        """Remind all who are waited for; leave out who is silent too often, or says too long that it waits itself."""
         for branch in list(self._branches.values()):
             branch.polls += 1
             for peer in sorted(branch.waiting):
@@ -242,18 +234,14 @@ LATE, OVER = 6, 10
 MINE, NEXT = 0, 1
 """Ranks of roots."""
 TURN, EARLY, WAVE = 1.5, 0.5, 0.9
-"""In waits: how long a root's turn lasts at least, and so much earlier than its own clock says its list is signed. So
-much longer has a root whose wave is out before it is blamed: somebody may hold the wave up, and lead early itself.
-"""
+"""In waits: a root's turn at least; how much earlier its list is signed; how much later it is blamed, with a wave."""
 STRANGE = "this member sums other things than the others"
 OTHER_SIZE = "the masked sum has another size"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A vector to be summed. `terms`: what is summed, 32 bytes. `data`: a digest of the vector. `pause_s`: how long
-    this member took from its last sum to this one, which it has asked for `at` this time.
-    """
+    """A vector to be summed, asked for `at` this time, `pause_s` after this member's last sum. `data`: its digest."""
 
     label: str
     values: Words
@@ -400,8 +388,7 @@ class Sum:
         return sum(taken.author == self._index for taken in self._tally.waves.values())
 
     def _is_turn(self, ready: Collection[int], now: float, wait_s: float) -> bool:
-        """The lowest member that has held nothing up begins, once all are ready or most were waited for twice as long
-        as they took themselves.
+        """The lowest that held nothing up begins, once all are ready or were waited for twice as long as most took.
 
         The next one takes its place when nothing has moved for a while, or its turn is over, and so on.
         """

@@ -8,8 +8,7 @@ It is the handler of the channel `sums/1`, on the event loop. On it a sender may
 receiver has taken; a piece of what is too large for one message counts as several units, and what is more waits here,
 where the same statement never waits twice. Without that, neighbors that are slow to hear each other would send all they
 have again and again. Small messages go between the pieces. The receiver makes room only for a large message of the size
-of its own sum; it takes the pieces of any other one and drops them, for that is a message lost, which the protocol
-bears.
+of its own sum; the pieces of any other one are taken and dropped: a message lost, which the protocol bears.
 """
 
 from __future__ import annotations
@@ -207,11 +206,7 @@ class Incoming:
             raise PeerFault(f"pieces that make no message: {error}") from error
 
     def count(self, message: Message | Piece) -> bool:
-        """Count a message; return True if it is time to give credit for it and those before it: once, until it is
-        given.
-
-        Raises PeerFault: there was no credit for it.
-        """
+        """Count a message; True, once, if it is time to give credit. Raises PeerFault: there was no credit for it."""
         self._taken += PIECE_UNITS if isinstance(message, Piece) else 1
         if self._taken - self._credited > WINDOW:
             raise PeerFault("a message of the sums for which there was no credit")
@@ -235,9 +230,7 @@ HELD_UP = "sum-held-up"
 
 
 class SumTalk:
-    """`keep` writes down durably that data with this digest are in a sum of these members. `alarm` is told who holds
-    sums up. `meter` counts the seconds of work of this thread.
-    """
+    """`keep` writes down durably what was signed, `alarm` is told who holds sums up, `meter` counts seconds of work."""
 
     def __init__(
         self,

@@ -202,4 +202,5 @@ def test_a_vector_that_left_its_member_may_be_in_a_sum_until_enough_have_given_i
         assert each.is_out() == is_out
         assert each.must_end_here() == (is_out or len(said) > 3)
     each = slot((2, VectorReady(setup=bytes(16), number=0, terms=bytes(32))))
-    assert each.refused(each.asked, "").missing == (0, 1, 3)
+    each.refuse("")
+    assert each.outcome.missing == (0, 1, 3)

@@ -37,7 +37,6 @@ from p2pfl.features.sums.messages import (
     SetupOpening,
     SlotQuit,
     Statement,
-    SumDone,
     SumSettings,
     Total,
     Want,
@@ -147,10 +146,8 @@ class Sums:
         if isinstance(message, BranchPart | Total) and not self.settings.are_members(message.members):
             raise PeerFault("a sum of members whom the federation does not have")
         match message:
-            case Post():
-                self._hear_post(peer, message, now, effects, is_poll=False)
-            case Poll(wave=post):
-                self._hear_post(peer, post, now, effects, is_poll=True)
+            case Post() | Poll():
+                self._hear_post(peer, message, now, effects)
             case Have():
                 self._log.hear_have(peer, message, effects)
             case Working():
@@ -179,17 +176,16 @@ class Sums:
         if name is not None:
             self._tree.publish(total, digest, slot.authors[name], effects, peer)
 
-    def _hear_post(self, peer: int, post: Post, now: float, effects: Effects, *, is_poll: bool) -> None:
+    def _hear_post(self, peer: int, message: Post | Poll, now: float, effects: Effects) -> None:
+        post = message.wave if isinstance(message, Poll) else message
         name = id_of(post.author, post.body)
         taken = self._log.hear(peer, post, name, effects)
         for each in taken:
             self._take(each, now, effects)
-        if taken:
-            return
-        if is_poll:
+        if not taken and message is not post:
             self._tree.hear_poll(peer, name, effects, more=self.patience.more_beats(self._entries, self.settings.count))
             self._moved(now)
-        else:
+        elif not taken:
             self._tree.again(peer, name, effects)
 
     def _take(self, taken: Taken, now: float, effects: Effects) -> None:
@@ -300,33 +296,17 @@ class Sums:
                 effects.append(step)
             else:
                 self._state(step, now, effects)
-        if each.outcome is not None:
-            each.setup.erase(each.number)
-            self._tree.own.pop(each.key, None)
-            if each.asked is not None:
-                self._end(each, now, effects)
-
-    def _end(self, each: Sum, now: float, effects: Effects) -> None:
-        outcome, asked = each.outcome, each.asked
-        if outcome is None or asked is None:
-            raise RuntimeError("a sum ends with an outcome, at a member that has asked for it")
-        if outcome.total is not None:
-            effects.append(
-                SumDone(
-                    label=asked.label,
-                    setup=each.setup.id,
-                    number=each.number,
-                    members=outcome.members,
-                    total=outcome.total,
-                )
-            )
-        else:
-            effects.append(each.refused(asked, outcome.reason))
-            if outcome.waited:
+        if each.outcome is None:
+            return
+        each.setup.erase(each.number)
+        self._tree.own.pop(each.key, None)
+        if each.asked is not None:
+            effects.append(each.outcome)
+            if each.has_waited:
                 self.patience.failed()
-        del self._sums[each.number]
-        self._next, self._asked, self._ended_at = each.number + 1, None, now
-        self._everything_is_due()
+            del self._sums[each.number]
+            self._next, self._asked, self._ended_at = each.number + 1, None, now
+            self._everything_is_due()
 
     def _tire(self, now: float, effects: Effects) -> None:
         """Refuse a sum for which no set-up comes about."""
@@ -335,7 +315,8 @@ class Sums:
             return
         if now > asked.at + 20 * asked.pause_s + IN_VAIN * self.patience.wait_s:
             text = f"no set-up with {self.settings.quorum} of {self.settings.count} members came about"
-            missing = tuple(m for m in range(self.settings.count) if m not in self.records.fresh)
+            fresh = self.records.fresh
+            missing = tuple(m for m in range(self.settings.count) if m not in fresh)
             effects.append(Refused(label=asked.label, reason=text, missing=missing))
             self._asked, self._ended_at = None, now
 

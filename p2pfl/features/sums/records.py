@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from p2pfl.features.sums.messages import (
     Ack,
@@ -85,24 +86,19 @@ class SlotTally:
 
 
 class SetupTally:
-    """Everything said of one set-up, from before its opening is known."""
+    """Everything said of one set-up. `named` are the ids of the keys that its opening names, by member."""
 
-    def __init__(self, needed: int) -> None:
-        self.opening: tuple[int, SetupOpening] | None = None
-        """Its opener, and the opening."""
-        self.named: dict[int, bytes] = {}
-        """The ids of the keys that it names, by member."""
+    def __init__(self, needed: int, opener: int = -1, named: Mapping[int, bytes] = MappingProxyType({})) -> None:
+        self.opener, self.named = opener, named
         self.parcels: list[tuple[int, Parcel]] = []
         """Those for this node, with their dealers, who may have dealt a false one first."""
         self.acks: dict[int, set[int]] = defaultdict(set)
         self.slots: dict[int, SlotTally] = defaultdict(lambda: SlotTally(needed=needed))
 
-    def take(self, taken: Taken, index: int) -> None:  # noqa: C901 - a table
+    def take(self, taken: Taken, index: int) -> None:
         """`index` is this node's."""
         author, statement = taken.author, taken.statement
         match statement:
-            case SetupOpening():
-                self.opening, self.named = (author, statement), statement.named() or {}
             case Parcel():
                 if statement.to == index:
                     self.parcels.append((author, statement))
@@ -140,7 +136,6 @@ class Records:
         self._keys: dict[int, dict[bytes, Keys]] = {}
         self._used: set[bytes] = set()
         """Those of the kept keys that an opening has named."""
-        self._fresh: dict[int, bytes] = {}
 
     def tally(self, setup: bytes) -> SetupTally:
         """Return what is said about a set-up; one that is not kept has nothing."""
@@ -154,42 +149,31 @@ class Records:
         if isinstance(statement, Keys):
             of = self._keys.setdefault(taken.author, {})
             of[taken.id] = statement
-            named = [(t.opening[0], t.named.get(taken.author)) for t in self.tallies.values() if t.opening is not None]
+            named = [(tally.opener, tally.named.get(taken.author)) for tally in self.tallies.values()]
             if any(name == taken.id and not self._blame.is_struck(opener) for opener, name in named):
                 self._used.add(taken.id)
-            self.latest[taken.author] = max(of, key=lambda name: (of[name].life, of[name].serial))
-            self._refresh(taken.author)
-            for old in sorted(of, key=lambda name: (of[name].life, of[name].serial))[:-MOST_KEYS]:
+            in_order = sorted(of, key=lambda name: (of[name].life, of[name].serial))
+            self.latest[taken.author] = in_order[-1]
+            for old in in_order[:-MOST_KEYS]:
                 if old not in dict(named).values():
                     del of[old]
                     self._used.discard(old)
-            return
-        if isinstance(statement, SetupOpening):
-            self.tallies[taken.id] = SetupTally(self._settings.quorum)
-        setup = taken.id if isinstance(statement, SetupOpening) else statement.setup
-        if setup in self.tallies:
-            self.tallies[setup].take(taken, self._settings.index)
-        if isinstance(statement, SetupOpening) and not self._blame.is_struck(taken.author):
-            self.use(self.tallies[setup].named)
+        elif isinstance(statement, SetupOpening):
+            tally = SetupTally(self._settings.quorum, taken.author, statement.named() or {})
+            self.tallies[taken.id] = tally
+            if not self._blame.is_struck(taken.author):
+                self.use(tally.named)
+        elif statement.setup in self.tallies:
+            self.tallies[statement.setup].take(taken, self._settings.index)
 
     def use(self, named: Mapping[int, bytes]) -> None:
         """The keys that an opening names serve no other one."""
-        for member, name in named.items():
-            if name in self._keys.get(member, ()):
-                self._used.add(name)
-            self._refresh(member)
-
-    def _refresh(self, member: int) -> None:
-        name = self.latest.get(member)
-        if name is not None and name not in self._used:
-            self._fresh[member] = name
-        else:
-            self._fresh.pop(member, None)
+        self._used |= {name for member, name in named.items() if name in self._keys.get(member, ())}
 
     @property
-    def fresh(self) -> Mapping[int, bytes]:
+    def fresh(self) -> dict[int, bytes]:
         """The members whose latest keys no opening has named, and the ids of these, in no order."""
-        return self._fresh
+        return {member: name for member, name in self.latest.items() if name not in self._used}
 
     def keys_of(self, named: Mapping[int, bytes]) -> dict[int, Keys]:
         """The keys that an opening names, as far as they are here (yet)."""

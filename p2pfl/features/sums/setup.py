@@ -91,12 +91,11 @@ class SumSetup:
         self,
         settings: SumSettings,
         identity: bytes,
-        opening: SetupOpening,
         keys: Mapping[int, Keys],
         secrets: SetupSecrets,
     ) -> None:
         self.id, self.settings, self.keys = identity, settings, keys
-        self.members = members_of(opening.members)
+        self.members = tuple(sorted(keys))
         self.circle = order(self.members, identity)
         self.reach = settings.reach(len(self.members))
         if self.reach < len(self.members) - 1:
@@ -439,9 +438,9 @@ class SetupFounding:
         """Join the first opening that names this member's fresh keys, and deal shares of them."""
         settings, own = self._settings, self._records.latest.get(self._settings.index)
         for name, tally in list(self._records.tallies.items()):
-            if tally.opening is None or self._secrets is None:
-                continue
-            opener, opening = tally.opening
+            opener, secrets = tally.opener, self._secrets
+            if secrets is None:
+                return
             if name in self._passed or (self._blame.is_struck(opener) and not self._turn_comes(opener, now)):
                 continue
             if tally.named.get(settings.index) != own:
@@ -451,10 +450,10 @@ class SetupFounding:
             if keys.keys() != tally.named.keys():
                 self._wait_for_keys(opener, tally.named.keys() - keys.keys(), now)
                 continue
-            secrets, self._secrets = self._secrets, None
+            self._secrets = None
             self._records.use(tally.named)
             try:
-                setup = SumSetup(settings, name, opening, keys, secrets)
+                setup = SumSetup(settings, name, keys, secrets)
             except ValueError:
                 return
             sealed = setup.deal(self._draw)

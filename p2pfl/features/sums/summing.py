@@ -30,6 +30,7 @@ from p2pfl.features.sums.messages import (
     SlotQuit,
     SlotVote,
     Statement,
+    SumDone,
     Total,
     VectorReady,
     Want,
@@ -252,17 +253,6 @@ class Asked:
     at: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SumOutcome:
-    """`members` is empty where a sum is refused for a reason."""
-
-    members: tuple[int, ...] = ()
-    total: Words | None = None
-    reason: str = ""
-    waited: bool = False
-    """It ended by waiting in vain."""
-
-
 Step: TypeAlias = Statement | Total | Keep
 """The next thing that a sum does: state something, hand a total down, or write down what it signs."""
 
@@ -283,7 +273,9 @@ class Sum:
         self.setup, self.number, self._tally, self._tree, self._blame = setup, number, tally, tree, blame
         self._history = history
         self.asked: Asked | None = None
-        self.outcome: SumOutcome | None = None
+        self.outcome: SumDone | Refused | None = None
+        self.has_waited = False
+        """True if it ended by waiting in vain."""
         self._index = setup.settings.index
         self._clock = _Clock(began=now)
         self._last: frozenset[int] = frozenset()
@@ -310,7 +302,7 @@ class Sum:
             masked = self.setup.masked(asked.values, self.number)
             self._tree.own[self.key] = self._index, asked.terms, masked
         elif (certified := self._tally.certified) is not None and certified.terms != asked.terms:
-            self.outcome = SumOutcome(reason=STRANGE)
+            self.refuse(STRANGE)
 
     def moved(self, now: float) -> None:
         """Something about this sum has come in."""
@@ -329,19 +321,17 @@ class Sum:
         return not tally.is_dead
 
     def must_end_here(self) -> bool:
-        """True if this member has voted, or others have without it, or may: the sum is not given up for a new set-up.
-
-        Otherwise the same vector might be in two sums.
-        """
+        """True if a list was signed, or may be: given up for a new set-up, the same vector might be in two sums."""
         return self.has_voted() or self._tally.certified is not None or self.is_out()
 
-    def refused(self, asked: Asked, reason: str) -> Refused:
-        """Say that there is no sum here, and what is known of the others."""
-        ready = self._tally.ready
-        return Refused(
-            label=asked.label,
+    def refuse(self, reason: str, *, has_waited: bool = False) -> None:
+        """End without a sum here, with what is known of the others."""
+        asked, ready = self.asked, self._tally.ready
+        self.has_waited = has_waited
+        self.outcome = Refused(
+            label=asked.label if asked else "",
             reason=reason,
-            differ=tuple(member for member, terms in sorted(ready.items()) if terms != asked.terms),
+            differ=tuple(member for member, terms in sorted(ready.items()) if asked and terms != asked.terms),
             is_out=self.is_out(),
             missing=tuple(member for member in range(self.setup.settings.count) if member not in ready),
         )
@@ -354,7 +344,7 @@ class Sum:
         if tally.certified is not None:
             yield from self._finish(tally.certified, now, wait_s)
         elif tally.is_dead:
-            self.outcome = SumOutcome(reason=tally.commonest_reason())
+            self.refuse(tally.commonest_reason())
         elif self.asked is not None:
             yield from self._agree(self.asked, now, wait_s)
 
@@ -513,7 +503,7 @@ class Sum:
             signed, gone = self._tally.signed, self._tally.quit.keys()
             for member in sorted(self._alike - signed.keys() - gone) if self._index in signed else ():
                 self._blame.strike(member, "it was ready and has signed no list in time")
-            self.outcome = SumOutcome(reason=reason, waited=True)
+            self.refuse(reason, has_waited=True)
 
     def _finish(self, chosen: MemberList, now: float, wait_s: float) -> Iterator[Step]:
         """There is a certificate: reveal, collect what others reveal, and unmask."""
@@ -526,7 +516,7 @@ class Sum:
                 yield Keep(data=self.asked.data, members=members)
             yield self._reveal(members, own=True)
         if self.asked is not None and chosen.terms != self.asked.terms:
-            self.outcome = SumOutcome(reason=STRANGE)
+            self.refuse(STRANGE)
             return
         secrets = self._secrets
         secrets.look(self._tally)
@@ -545,19 +535,20 @@ class Sum:
         total = self._tree.total(chosen.total)
         self.missing_total = chosen.total if total is None else b""
         if total is not None and self.asked is not None and len(total.vector) != self.asked.values.nbytes:
-            self.outcome = SumOutcome(reason=OTHER_SIZE)
+            self.refuse(OTHER_SIZE)
         elif not secrets.lacking and total is not None:
-            vector = np.frombuffer(total.vector, "<u8")
+            vector, members = np.frombuffer(total.vector, "<u8"), tuple(sorted(secrets.members))
             unmasked = self.setup.unmasked(vector, self.number, secrets.members, secrets.known)
-            self.outcome = SumOutcome(members=tuple(sorted(secrets.members)), total=unmasked)
+            label = self.asked.label if self.asked else ""
+            self.outcome = SumDone(
+                label=label, setup=self.setup.id, number=self.number, members=members, total=unmasked
+            )
         elif (liar := secrets.liar(self._tally)) is not None:
             self._blame.strike(liar, "the shares that it has dealt do not fit its keys", is_proof=True)
-            self.outcome = SumOutcome(reason=f"too few right shares of member {liar}")
+            self.refuse(f"too few right shares of member {liar}")
         elif is_over:
-            text = "the masked sum is lost"
-            if secrets.lacking:
-                text = f"too few right shares of member {min(secrets.lacking)}"
-            self.outcome = SumOutcome(reason=text, waited=True)
+            short = f"too few right shares of member {min(secrets.lacking)}" if secrets.lacking else ""
+            self.refuse(short or "the masked sum is lost", has_waited=True)
 
     def _reveal(self, members: Collection[int], *, own: bool) -> Reveal:
         """At first one's own secret, and shares of who is not in the sum; later of seeds that their owners owe."""

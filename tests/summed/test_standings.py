@@ -99,7 +99,7 @@ def test_a_node_that_begins_from_an_old_copy_of_its_folder_is_heard_all_the_same
     assert not others.hear(told)
     assert not again.hear(before)  # a neighbor tells it what it said in its earlier life
     assert again.is_outdated
-    assert others.hear(again.restated())
+    assert others.hear(again.state(again.place, 0))
     assert not again.is_outdated
     assert others.place_of(0) == again.place_of(0) == Place(4, NEW)
 
@@ -160,7 +160,7 @@ def test_a_node_ahead_that_nobody_will_follow_goes_back_and_nobody_else_does():
 def test_a_node_goes_back_only_after_a_refused_sum_and_forgets_that_once_it_has_another_state():
     following = view(P1, P0, P0)
     assert following.next_place(0.0) is None
-    following.refused()
+    following.was_refused = True
     assert following.next_place(0.0) == P0
     following.state(P1, NOW)
     assert following.next_place(0.0) == P0
@@ -204,7 +204,8 @@ class Peers:
             self.faults.append(str(fault))
 
     async def fetch(self):
-        return await self.talk.fetch_from(DIGEST, range(len(self.answers)))
+        self.talk.peers = list(range(len(self.answers)))
+        return await self.talk.fetch(Place(3, DIGEST))
 
 
 def honest(wanted, state=STATE, **changed):
@@ -266,7 +267,7 @@ async def test_a_node_gives_its_latest_states_and_says_so_when_it_has_one_no_lon
     for number in range(KEPT + 1):
         mine.keep(b"state %d" % number, bytes([number]) * 32)
     for number, offset in ((0, 0), (1, 0), (KEPT, 6), (KEPT, 2**50)):
-        mine.hear_wanted(4, StateWanted(digest=bytes([number]) * 32, offset=offset))
+        mine.hear(4, StateWanted(digest=bytes([number]) * 32, offset=offset))
     assert [piece.part for _, piece in said] == [b"", b"state 1", b"%d" % KEPT, b""]
     assert [piece.size for _, piece in said] == [0, 7, 7, 7]
 
@@ -278,7 +279,6 @@ async def test_news_go_to_all_neighbors_but_the_one_who_brought_them_and_a_new_o
     said, mine = [], standings()
     talk = StandingsTalk(mine, lambda peer, _, message: said.append((peer, message)), 10**6)
     mine.state(P0, NOW)
-    assert not talk.has_peers
     for peer in (1, 2, 3):
         talk.opened(peer)
     assert [peer for peer, _ in said] == [1, 2, 3]

@@ -133,10 +133,7 @@ class WholeNumbers:
         return (values - self.low).astype("<u8")
 
     def decode(self, total: Words, count: int) -> dict[str, NDArray[np.int64]]:
-        """The sums over `count` members.
-
-        Raises SpoiledSum: an entry is beyond what `count` right values add up to. A wrong one within is not noticed.
-        """
+        """The sums over `count` members. Raises SpoiledSum: an entry is more than values within the bounds make."""
         if total.size and int(total.max()) > count * (self.high - self.low):
             raise SpoiledSum(f"entry {int(np.argmax(total))} is out of bounds: some masked vector was wrong")
         values, found, start = total.astype(np.int64) + count * self.low, {}, 0

@@ -83,12 +83,6 @@ class InSetup(Told, frozen=True, kw_only=True):
     setup: Id
 
 
-class InSlot(InSetup, frozen=True, kw_only=True):
-    """A statement about a sum of a set-up, or about its roster."""
-
-    number: Number
-
-
 class Parcel(InSetup, frozen=True, kw_only=True, tag=3):
     """The author's shares for a partner, sealed: 64 bytes for each sum. `spread`: no route reached it; all carry it."""
 
@@ -118,22 +112,28 @@ class Wave(InSetup, frozen=True, kw_only=True, tag=6):
     terms: Digest
 
 
-class MemberList(InSlot, frozen=True, kw_only=True, tag=7):
+class MemberList(InSetup, frozen=True, kw_only=True, tag=7):
     """Proposes who is in a sum of these terms, with the digest of the sum of their masked vectors; or the roster."""
+
+    number: Number
 
     members: Bits
     terms: Annotated[bytes, Meta(max_length=32)]
     total: Annotated[bytes, Meta(max_length=32)]
 
 
-class SlotVote(InSlot, frozen=True, kw_only=True, tag=8):
+class SlotVote(InSetup, frozen=True, kw_only=True, tag=8):
     """The author's one vote in this slot, for the list with this id."""
+
+    number: Number
 
     chosen: Id
 
 
-class SlotQuit(InSlot, frozen=True, kw_only=True, tag=9):
+class SlotQuit(InSetup, frozen=True, kw_only=True, tag=9):
     """The author gives the slot up, and will sign no list in it."""
+
+    number: Number
 
     reason: Annotated[str, Meta(max_length=40)]
 

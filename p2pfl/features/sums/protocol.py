@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import assert_never
 
 from p2pfl.crypto.identity import Identity
@@ -28,6 +29,7 @@ from p2pfl.features.sums.messages import (
     Effect,
     Effects,
     Have,
+    InSetup,
     Keep,
     Keys,
     Message,
@@ -198,15 +200,13 @@ class Sums:
             self.records.keep_only(self._log.opened_by.keys() | ({self.setup.id} if self.setup else set()))
         if isinstance(statement, Wave):
             self._tree.wave(taken, self._log.neighbors, effects)
-        if isinstance(statement, Keys | SetupOpening):
-            self._is_founding_due = True
-            return
         number = getattr(statement, "number", ROSTER)
-        if number == ROSTER:
-            self._is_founding_due = True
-        else:
+        if isinstance(statement, InSetup) and number != ROSTER:
             self._due.add((statement.setup, number))
-        self._moved(now)
+        else:
+            self._is_founding_due = True
+        if isinstance(statement, InSetup):
+            self._moved(now)
 
     def _everything_is_due(self) -> None:
         self._is_founding_due = True
@@ -301,7 +301,7 @@ class Sums:
         each.setup.erase(each.number)
         self._tree.own.pop(each.key, None)
         if each.asked is not None:
-            effects.append(each.outcome)
+            effects.append(replace(each.outcome, label=each.asked.label))
             if each.has_waited:
                 self.patience.failed()
             del self._sums[each.number]

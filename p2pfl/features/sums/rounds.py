@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from p2pfl.config.charter import federation_id
 from p2pfl.core import events
@@ -21,7 +21,7 @@ from p2pfl.core.settings import Facts, Phase, Settings
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import PeerFault
-from p2pfl.features.sums.arithmetic import Words
+from p2pfl.features.sums.arithmetic import WORD_BYTES, Words
 from p2pfl.features.sums.messages import Refused, SumDone
 from p2pfl.features.sums.sessions import SHARE_S, KeptSums, next_life, settings_of, sum_talk
 from p2pfl.features.sums.setup import FIRST_S
@@ -70,14 +70,13 @@ ALARMS: Mapping[str, AlarmText] = {
 
 VECTORS = 2.3
 """The masked vectors that a member sends for a sum, on average: up the tree, down again, and some once more."""
-ENTRY_BYTES = 8
 STATEMENT_BYTES = 2000
 """The bytes that a member sends for a sum for each other member, besides vectors: `python benchmarks/sums.py`."""
 
 
 def bytes_each(entries: int, members: int) -> int:
     """Return the bytes that each of so many members sends for a sum of so many entries."""
-    return round(VECTORS * ENTRY_BYTES * entries + STATEMENT_BYTES * members)
+    return round(VECTORS * WORD_BYTES * entries + STATEMENT_BYTES * members)
 
 
 class SummedFeature(Feature):
@@ -93,10 +92,7 @@ ALL_DONE = "every round was done"
 
 
 class SummedRounds(Course):
-    """Hands the driver's answers to whoever waits for them.
-
-    `halted_by` is why this node gives no more parts, if it gives none; it then follows the others.
-    """
+    """Hands the driver's answers to whoever waits for them. `halted_by` is why this node gives no part any more."""
 
     mixes = False
     phase = Phase.WAITING
@@ -187,28 +183,23 @@ SERIALS = 2**24
 """The serials of one life of a node: those of the next one are larger."""
 
 
-class AlikeState:
+class AlikeState(Protocol):
     """The state that all nodes have alike after the same sums, for one course. `most_bytes` bounds what packs it."""
 
     most_bytes: int
 
     def recall(self) -> None:
         """Read what is kept beside the node's state."""
+        return
 
     def sums_after(self, rounds: int) -> int:
         """Return the sums that have ended well after so many rounds."""
-        raise NotImplementedError
 
     def packed(self, model: Vector, rounds: int) -> bytes:
         """Return the state after so many rounds, the same bytes at all nodes."""
-        raise NotImplementedError
 
     def unpack(self, state: bytes) -> tuple[int, Vector, Callable[[], None]]:
-        """Return the rounds and the model of a packed state, and what adopts the rest of it.
-
-        Raises ValueError: it is no state of such a model.
-        """
-        raise NotImplementedError
+        """Return rounds, model, and what adopts the rest of a packed state. Raises ValueError: of another model."""
 
 
 REST_S, MOST_REST_S = 0.5, 30.0
@@ -255,7 +246,7 @@ class CommonState:
         self.course.phase = Phase.JOINING
         state = await self.talk.fetch(place)
         if state is None:
-            if self.talk.has_peers:
+            if self.talk.peers:
                 self.standings.asked_in_vain(place, time.monotonic())
             await asyncio.sleep(PAUSE_S)
             return False
@@ -477,7 +468,7 @@ class RoundsInStep(Attached):
             self._refused += 1
             self.course.phase = Phase.WAITING
             self.was_refused(ended)
-            self.state.standings.refused()
+            self.state.standings.was_refused = True
             if not self.state.is_behind():
                 missing = self.state.names(ended.missing)
                 text = f"{label}: {ended.reason}; missing: {missing}" if missing else f"{label}: {ended.reason}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -82,7 +82,7 @@ MOST_VAIN, LOST_S = 10, 30.0
 
 
 class Standings:
-    """The latest standings, and which state to take over: of most, if anybody gives it; `needed` members signed it."""
+    """The latest standings, and the state to take over: that of most, signed by `needed`, unless nobody gives it."""
 
     def __init__(
         self, federation: FederationConfig, federation_id: bytes, identity: Identity, own: int, needed: int
@@ -96,7 +96,7 @@ class Standings:
         """Above the serials that this node has signed in earlier lives, as far as they are known."""
         self.place = Place(0, b"")
         """This node's own state."""
-        self._was_refused = False
+        self.was_refused = False
         """True once a sum from this state was refused: then the node may go back to an earlier one."""
         self._vain = 0
         self._lost: dict[Place, float] = {}
@@ -105,7 +105,7 @@ class Standings:
     def state(self, place: Place, least_serial: int) -> SumStanding:
         """Sign where this node stands, with a serial of at least that."""
         if place != self.place:
-            self.place, self._was_refused, self._vain = place, False, 0
+            self.place, self.was_refused, self._vain = place, False, 0
         before = self.latest.get(self._own)
         serial = max(least_serial, self._least_serial, 0 if before is None else before.serial + 1)
         signed = self._signed(self._own, serial, place.sums, place.digest)
@@ -116,15 +116,8 @@ class Standings:
         self.latest[self._own] = standing
         return standing
 
-    def restated(self) -> SumStanding:
-        """Sign once more where this node stands, later than all that it has signed before."""
-        return self.state(self.place, 0)
-
     def hear(self, standing: SumStanding) -> bool:
-        """Take a standing; return True if it is news. Raises PeerFault: its member has not signed it.
-
-        One of an earlier life of this node is none, but `is_outdated` may be true afterwards.
-        """
+        """Return True if a standing is news; none of this node is. Raises PeerFault: its member has not signed it."""
         member = standing.member
         if member >= len(self._keys):
             raise PeerFault(f"a standing of member {member} of {len(self._keys)}")
@@ -158,11 +151,7 @@ class Standings:
         """Return the state that this node should take over, None if its own is right."""
         lost = [place for place, until in self._lost.items() if now < until]
         ahead = self.ahead_of(self.place, but=lost)
-        return self.common_before(self.place) if ahead is None and self._was_refused else ahead
-
-    def refused(self) -> None:
-        """Note that a sum from the present state was refused."""
-        self._was_refused = True
+        return self.common_before(self.place) if ahead is None and self.was_refused else ahead
 
     def asked_in_vain(self, place: Place, now: float) -> None:
         """Note that no neighbor gave that state. After some times in a row all who had it count as gone for a while."""
@@ -171,10 +160,7 @@ class Standings:
             self._vain, self._lost[place] = 0, now + LOST_S
 
     def ahead_of(self, own: Place, but: Collection[Place] = ()) -> Place | None:
-        """Return the state of the others that this node should take over, None if there is none; none of `but`.
-
-        That is the latest for which enough others have signed; of two after as many sums, the one that more have.
-        """
+        """Return the latest state that enough others signed, of two the commoner; None: there is none to take over."""
         others = Counter(one.place for member, one in self.latest.items() if member != self._own)
         vouched = [place for place, count in others.items() if count >= self.needed and place not in but]
         best = max(vouched, key=lambda place: (place.sums, others[place], place.digest), default=None)
@@ -241,29 +227,28 @@ class StandingsTalk:
         self._body, self._size = bytearray(), 0
         self._came = asyncio.Event()
         self.news = asyncio.Event()
-        self._peers: list[int] = []
+        self.peers: list[int] = []
         self._spread: defaultdict[int, TokenBucket] = defaultdict(
             lambda: TokenBucket(SPREAD_PER_S, tokens=SPREAD_AT_ONCE, burst=SPREAD_AT_ONCE)
         )
         """By member."""
 
-    @property
-    def has_peers(self) -> bool:
-        return bool(self._peers)
-
     def opened(self, peer: int) -> None:
-        self._peers.append(peer)
+        self.peers.append(peer)
         for standing in self._standings.latest.values():
             self._say(peer, CHANNEL, standing)
 
     def closed(self, peer: int) -> None:
-        if peer in self._peers:
-            self._peers.remove(peer)
+        if peer in self.peers:
+            self.peers.remove(peer)
 
     def hear(self, peer: int, message: StandingTold) -> None:
         """Raises PeerFault."""
         if isinstance(message, StateWanted):
-            self.hear_wanted(peer, message)
+            state = self._kept.get(message.digest, b"")
+            part = state[message.offset : message.offset + PIECE_BYTES]
+            piece = StatePiece(digest=message.digest, size=len(state), offset=message.offset, part=part)
+            self._say(peer, CHANNEL, piece)
         elif isinstance(message, StatePiece):
             self.hear_piece(peer, message)
         elif isinstance(message, SumStanding) and self._standings.hear(message):
@@ -271,28 +256,31 @@ class StandingsTalk:
                 self.spread(message, but=peer)
             self.news.set()
         if self._standings.is_outdated:
-            self.spread(self._standings.restated())
+            self.spread(self._standings.state(self._standings.place, 0))
 
     def spread(self, standing: SumStanding, but: int | None = None) -> None:
-        for peer in self._peers:
+        for peer in self.peers:
             if peer != but:
                 self._say(peer, CHANNEL, standing)
 
     async def fetch(self, place: Place) -> bytes | None:
         """Return the state of that place from a neighbor, None if none gives it; those that say to have it first."""
-        peers = sorted(self._peers, key=lambda peer: self._standings.place_of(peer) != place)
-        return await self.fetch_from(place.digest, peers)
+        for peer in sorted(self.peers, key=lambda peer: self._standings.place_of(peer) != place):
+            self._wanted, self._from, self._body, self._size = place.digest, peer, bytearray(), 0
+            while await self._next_piece():
+                if self._body and len(self._body) == self._size:
+                    found, self._from = bytes(self._body), None
+                    if state_digest(found) == place.digest:
+                        return found
+                    break
+        self._from = None
+        return None
 
     def keep(self, state: bytes, digest: bytes) -> None:
         self._kept.pop(digest, None)
         self._kept[digest] = state
         while len(self._kept) > KEPT:
             del self._kept[next(iter(self._kept))]
-
-    def hear_wanted(self, peer: int, wanted: StateWanted) -> None:
-        state = self._kept.get(wanted.digest, b"")
-        part = state[wanted.offset : wanted.offset + PIECE_BYTES]
-        self._say(peer, CHANNEL, StatePiece(digest=wanted.digest, size=len(state), offset=wanted.offset, part=part))
 
     def hear_piece(self, peer: int, piece: StatePiece) -> None:
         """Raises PeerFault: the piece is none of the state that was asked for."""
@@ -308,19 +296,6 @@ class StandingsTalk:
         self._size = piece.size
         self._body += piece.part
         self._came.set()
-
-    async def fetch_from(self, digest: bytes, peers: Iterable[int]) -> bytes | None:
-        """Return the state with this digest from one of these neighbors; None if none of them gives it."""
-        for peer in peers:
-            self._wanted, self._from, self._body, self._size = digest, peer, bytearray(), 0
-            while await self._next_piece():
-                if self._body and len(self._body) == self._size:
-                    found, self._from = bytes(self._body), None
-                    if state_digest(found) == digest:
-                        return found
-                    break
-        self._from = None
-        return None
 
     async def _next_piece(self) -> bool:
         before, self._came = len(self._body), asyncio.Event()

@@ -343,19 +343,13 @@ class StatementLog:
         return taken
 
     def _route(self, taken: Taken, to: int, effects: Effects) -> None:
-        """Hand a parcel to the neighbor who first brought the receiver's keys: as these spread, no route is a circle.
-
-        Where the route is broken the parcel stays here, and its author spreads it later.
-        """
+        """Hand a parcel to who first brought its receiver's keys; if that way is broken its author spreads it later."""
         through = to if to in self.neighbors else self.route.get(to)
         if to != self._settings.index and through is not None and through != taken.peer:
             effects.say(through, taken.post)
 
     def _may(self, author: int, name: bytes, statement: Statement, *, is_own: bool) -> bool:
-        """Count a statement; False: its author has made enough of this kind, or a later one.
-
-        This node itself may be so late with a sum that the others no longer take what it says of it.
-        """
+        """Count a statement; False: its author has made enough of this kind, or, if it is another node, a later one."""
         if isinstance(statement, Keys):
             return self._may_have_keys(author, name, statement)
         if isinstance(statement, SetupOpening):
@@ -421,7 +415,7 @@ class StatementLog:
             most = max(kept, key=lambda by: (openers[by], by))
             old = next(setup for setup, (by, _) in self.opened_by.items() if by == most)
             del self.opened_by[old]
-            self._drop(old)
+            self._forget([old])
             self._refuse(most, old)
             for of in self._said:
                 for names in of.pop(old, Said()).names.values():
@@ -435,12 +429,9 @@ class StatementLog:
     def _forget(self, names: list[bytes]) -> None:
         """Drop statements that would not be taken again."""
         for name in names:
-            self._drop(name)
+            if self._posts.pop(name[:SHORT], None) is not None:
+                self._flip(name)
             self._seen.pop(name[:SHORT], None)
-
-    def _drop(self, name: bytes) -> None:
-        if self._posts.pop(name[:SHORT], None) is not None:
-            self._flip(name)
 
     def _flip(self, name: bytes) -> None:
         """Put a statement into the digest of all that are kept, or take it out."""

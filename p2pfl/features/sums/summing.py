@@ -125,10 +125,7 @@ class Tree:
         self._answer(branch, effects)
 
     def again(self, peer: int, wave: bytes, effects: Effects) -> None:
-        """The same wave once more: tell that neighbor that this node is in another branch.
-
-        Whether the neighbor is in this node's branch only the neighbor knows: it may have filled a gap of the past.
-        """
+        """The same wave once more: tell that neighbor that this node is in another branch; its own it knows itself."""
         branch = self._by_wave.get(wave)
         if branch is not None and branch.taken.peer != peer:
             effects.say(peer, Working(wave=wave, is_child=False))
@@ -274,6 +271,7 @@ class Sum:
         self._history = history
         self.asked: Asked | None = None
         self.outcome: SumDone | Refused | None = None
+        """How it has ended, without its label."""
         self.has_waited = False
         """True if it ended by waiting in vain."""
         self._index = setup.settings.index
@@ -303,6 +301,8 @@ class Sum:
             self._tree.own[self.key] = self._index, asked.terms, masked
         elif (certified := self._tally.certified) is not None and certified.terms != asked.terms:
             self.refuse(STRANGE)
+        elif isinstance(self.outcome, Refused):
+            self.refuse(self.outcome.reason, has_waited=self.has_waited)
 
     def moved(self, now: float) -> None:
         """Something about this sum has come in."""
@@ -329,7 +329,7 @@ class Sum:
         asked, ready = self.asked, self._tally.ready
         self.has_waited = has_waited
         self.outcome = Refused(
-            label=asked.label if asked else "",
+            label="",
             reason=reason,
             differ=tuple(member for member, terms in sorted(ready.items()) if asked and terms != asked.terms),
             is_out=self.is_out(),
@@ -407,10 +407,7 @@ class Sum:
     def _propose(
         self, asked: Asked, members: frozenset[int], total: Words, slow: frozenset[int], ready: frozenset[int]
     ) -> Iterator[Step]:
-        """Propose who has come together; or ask all once more, where somebody who is ready was missed.
-
-        Who alone is missed, and has said for too long that it waits for others, has held its own part back.
-        """
+        """Propose who has come, or ask again if one who is ready was missed; not if it alone holds its part back."""
         del self._tree.gathered[self.key]
         if self._index in self._tally.authors.values():
             return
@@ -539,10 +536,7 @@ class Sum:
         elif not secrets.lacking and total is not None:
             vector, members = np.frombuffer(total.vector, "<u8"), tuple(sorted(secrets.members))
             unmasked = self.setup.unmasked(vector, self.number, secrets.members, secrets.known)
-            label = self.asked.label if self.asked else ""
-            self.outcome = SumDone(
-                label=label, setup=self.setup.id, number=self.number, members=members, total=unmasked
-            )
+            self.outcome = SumDone(label="", setup=self.setup.id, number=self.number, members=members, total=unmasked)
         elif (liar := secrets.liar(self._tally)) is not None:
             self._blame.strike(liar, "the shares that it has dealt do not fit its keys", is_proof=True)
             self.refuse(f"too few right shares of member {liar}")
@@ -569,8 +563,13 @@ class _Secrets:
         """The members whose secret is not known yet, and whether they are in the list."""
 
     def look(self, tally: SlotTally) -> None:
+        """Take what members told themselves, if it is right; else what their holders' shares give."""
+        setup, number = self._setup, self._number
         for member in tally.news & self.lacking.keys():
-            secret = self._found(tally, member, in_list=self.lacking[member])
+            in_list, told, shares = self.lacking[member], tally.own.get(member, []), tally.shares.get(member)
+            secret = next((each for each in told if setup.is_right(member, number, each, in_list=in_list)), None)
+            if secret is None and shares:
+                secret = setup.rebuilt(member, number, shares, in_list=in_list)
             if secret is not None:
                 self.known[member] = secret
                 del self.lacking[member]
@@ -584,16 +583,6 @@ class _Secrets:
             if told > 2 * settings.colluders and comb(told, settings.threshold) <= MOST_TRIES:
                 return member
         return None
-
-    def _found(self, tally: SlotTally, member: int, *, in_list: bool) -> bytes | None:
-        """Return what the member told itself, if it is right; else what its holders' shares give."""
-        setup, number = self._setup, self._number
-        told = tally.own.get(member, [])
-        right = next((each for each in told if setup.is_right(member, number, each, in_list=in_list)), None)
-        shares = tally.shares.get(member)
-        if right is not None or not shares:
-            return right
-        return setup.rebuilt(member, number, shares, in_list=in_list)
 
 
 class _Clock:

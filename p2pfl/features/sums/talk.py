@@ -180,10 +180,7 @@ class Incoming:
         self._body: bytearray | None = None
 
     def take(self, piece: Piece, entries: int | None) -> Large | None:
-        """Returns a message at its last piece. `entries` are those of the own sum; None: there is none.
-
-        Raises PeerFault: the piece does not follow the one before it, or makes no message.
-        """
+        """Return a message at its last piece; `entries` are the own sum's. Raises PeerFault: no order or no message."""
         if (piece.offset, piece.size) != (self._came, self._size if self._came else piece.size):
             raise PeerFault("a piece without those before it")
         if piece.offset + len(piece.part) > piece.size:
@@ -295,10 +292,7 @@ class SumTalk:
         return await outcome
 
     async def farewell(self, members: Collection[int]) -> None:
-        """Stay until those of these members that are neighbors have all they need too, at most for half a minute.
-
-        No sum may be asked for after that.
-        """
+        """Stay until neighbors of these members have all they need, at most half a minute. No sum is asked for then."""
         self._is_leaving = True
         for outgoing, _ in self._ends.values():
             outgoing.say(Farewell())
@@ -372,14 +366,14 @@ class SumTalk:
         self._carry_out(self._sums.hear(peer, message, self._now()))
 
     def _wake(self) -> None:
-        self._timer = None
         self._guarded(lambda: self._carry_out(self._sums.wake(self._now())))
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case SendToNeighbor():
-                    self._send(effect.peer, effect.message)
+                case SendToNeighbor(peer=peer):
+                    if peer in self._ends:
+                        self._ends[peer][0].put(effect.message)
                 case Keep():
                     self._keep(effect.data, effect.members)
                     self.was_signed = True
@@ -389,23 +383,14 @@ class SumTalk:
                     self._end(effect)
                 case _:
                     assert_never(effect)
-        self._set_clock()
-
-    def _send(self, peer: int, message: Message) -> None:
-        if peer in self._ends:
-            self._ends[peer][0].put(message)
+        self.close()
+        if self._sums.deadline is not None:
+            self._timer = asyncio.get_running_loop().call_at(self._sums.deadline, self._wake)
 
     def _end(self, outcome: SumEnding) -> None:
         waiting, self._outcome = self._outcome, None
         if waiting is not None and not waiting.done():
             waiting.set_result(outcome)
-
-    def _set_clock(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._sums.deadline is not None:
-            self._timer = asyncio.get_running_loop().call_at(self._sums.deadline, self._wake)
 
     def _guarded(self, act: Callable[[], None]) -> None:
         """A failure of ours ends the sum, and this node's part in all sums: it is raised where the sum is awaited."""

@@ -33,7 +33,7 @@ from p2pfl.learn.interface import (
     Vector,
 )
 from p2pfl.learn.privacy.plan import Protection
-from p2pfl.learn.privacy.rounds import hidden_rounds
+from p2pfl.learn.privacy.rounds import HiddenRounds
 from p2pfl.learn.task import LearnerFactory, NodeContext, Task
 from p2pfl.plugins import FAILURES, describe_failure, find_object
 
@@ -265,9 +265,7 @@ def learner_for(
         raise
     except FAILURES as error:
         raise UserError(f"the task's learner failed: {describe_failure(error)}", key="task.name") from error
-    if protection is None:
-        return learner
-    return hidden_rounds(learner, protection, context.node)
+    return learner if protection is None else HiddenRounds(learner, protection, context.node)
 
 
 def _refuse_device(compute: Compute) -> None:

@@ -111,7 +111,7 @@ class TorchLearner:
         model.flat.load(start.model)
         put_gradients = model.gradients(start)
         rate = self.training.learning_rate * self.schedule.factor(round_index, start.elapsed_s)
-        draws = None if private is None else private.draws(*place)
+        draws = None if private is None else private.protection.chance.of_round(*place)
         steps = None if private is None or draws is None else private.steps(self.samples, draws)
         batches = self._batches(*place) if steps is None else steps.batches
         seed = torch_seed(self.context.seed, "dropout", *place) if draws is None else draws.seed()
@@ -120,12 +120,12 @@ class TorchLearner:
                 loss = model.descend(batches, self._backward(steps), put_gradients, rate)
             vector = self._end_round()
         if private is not None and draws is not None:
-            loss, vector = private.public_loss(loss), private.next_model(start.model, vector, draws)
+            loss, vector = private.protection.public_loss(loss), private.next_model(start.model, vector, draws)
         return LocalRound(vector=vector, steps=len(batches), learning_rate=rate, samples=self.samples, loss=loss)
 
     def _give_part(self, start: RoundStart, round_index: int, private: PrivateRounds) -> LocalRound:
         """Make this node's part of a sum of all rows' clipped gradients; until the sum is known the model stays."""
-        model, draws = self.model, private.draws(self.context.node, round_index)
+        model, draws = self.model, private.protection.chance.of_round(self.context.node, round_index)
         model.flat.load(start.model)
         model.module.train()
         try:
@@ -134,7 +134,7 @@ class TorchLearner:
         except FAILURES as error:
             self.device.refuse_shortage(error)
             raise LearningError(f"{self.task.name}: training failed: {describe_failure(error)}") from error
-        loss, rate = private.public_loss(math.nan), self.training.learning_rate
+        loss, rate = private.protection.public_loss(math.nan), self.training.learning_rate
         return LocalRound(vector=start.model.copy(), steps=1, learning_rate=rate, samples=self.samples, loss=loss)
 
     def _batches(self, node: int, round_index: int) -> list[Tensor]:
@@ -194,7 +194,7 @@ class TorchLearner:
     def evaluate(self, vector: Vector, part: str) -> Score | None:
         sets = {"test": self.test_set, "local": self.train_set}
         samples = sets[part]
-        if samples is None or (self.private is not None and not self.private.may_report(part)):
+        if samples is None or (self.private is not None and not self.private.protection.may_report(part)):
             return None
         self.model.flat.load(vector)
         return score(self.model.module, samples, self.task, self.device)

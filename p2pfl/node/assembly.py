@@ -257,11 +257,11 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
         log.warning("storage: %s", warning)
     _check_origin(setup, loaded.state.header)
     state = replay(loaded, setup.method)
-    if state.ledger is not None:
-        private = plan_by(setup.learner) is not None
-        state.ledger = state.ledger.as_recovered(private=private, complete=loaded.complete)
-        if state.ledger is None:
-            store.end_log("rounds that are not private follow, which its ledger has not")
+    if state.ledger is not None and plan_by(setup.learner) is None:
+        state.ledger = None
+        store.end_log("rounds that are not private follow, which its ledger has not")
+    elif state.ledger is not None and not loaded.complete:
+        state.ledger = state.ledger.as_incomplete()
     if any(loaded.state.header.get(key) != value for key, value in snapshot_header(setup).items()):
         # otherwise later records could not be read with the settings in its snapshot
         store.end_log("it was written by other settings")

@@ -17,6 +17,7 @@ from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.interface import batch_sizes
 from p2pfl.learn.privacy import Plan, plan_of
 from p2pfl.learn.privacy.accounting import Spend, epsilon_of
+from p2pfl.learn.privacy.gradients import LayerChain
 from p2pfl.learn.privacy.noise import Seeded
 from p2pfl.reporting.vitals import Vitals
 from sim.audits.membership import attack_members, canary, reuse
@@ -265,7 +266,7 @@ class Auditor:
         """True if the victim's per-row gradients are computed layer by layer."""
         private = self.scene.learner(layer.federation, self.scene.victim).private
         ways = None if private is None else private.row_gradients
-        return ways is None or ways.how == "layer by layer"
+        return ways is None or isinstance(ways, LayerChain)
 
     def _of_the_run(self, plan: Plan, noise_at_most: float) -> float:
         """Return the epsilon of the whole run if its noise were no more than the canary allows."""

@@ -95,12 +95,6 @@ def test_steps_of_one_kind_in_a_row_are_one_entry_and_their_order_is_kept():
     assert Ledger.of(found.plain() | {"raised_by": "a word of the version before"}) == found
 
 
-def test_after_rounds_without_a_plan_a_ledger_is_worth_nothing():
-    assert ledger(1).as_recovered(private=False, complete=True) is None
-    assert ledger(1).as_recovered(private=True, complete=True) == ledger(1)
-    assert not ledger(1).as_recovered(private=True, complete=False).is_whole
-
-
 def test_a_state_without_a_budget_is_written_as_before_there_was_any():
     state = NodeState.new(np.zeros(2, np.float32), 1, ())
     assert "ledger" not in image(state, with_replicas=True).header

@@ -116,7 +116,7 @@ def recovered(store):
     state = restore(loaded.state.header, loaded.state.arrays, loaded.state.blobs)
     for record in loaded.records:
         redo(state, change(record.kind, record.header, record.blobs, np.dtype("f4")), codecs=CODECS, method=Method())
-    kept = state.ledger.as_recovered(private=True, complete=loaded.complete)
+    kept = state.ledger if loaded.complete else state.ledger.as_incomplete()
     state.ledger = reconcile(kept, beside(store._folder).read())
     return state
 

@@ -272,9 +272,7 @@ def _ledger_file(setup: Setup) -> LedgerFile:
 
 
 def permit(setup: Setup) -> None:
-    """Give permission for nodes that exist for one run only: the run's caller permits it, and each run has its own
-    budget.
-    """
+    """Give permission for nodes that exist for one run: its caller permits it, and each run has its own budget."""
     privacy = setup.federation.privacy
     if privacy is not None:
         planned = planned_in_words(setup.federation)
@@ -343,9 +341,7 @@ class PrivacyFeature(Feature):
         return withheld(setup)
 
     def recover(self, at_start: FoundAtStart) -> Opening | None:
-        """Open the budget at a start, even if privacy is no longer promised, because then the ledger file must be
-        voided.
-        """
+        """Open the budget at a start, also if privacy is no longer promised: then the ledger file must be voided."""
         at_start.until_over.callback(lock(at_start.setup).release)
         if at_start.setup.passing:
             permit(at_start.setup)

@@ -1,6 +1,4 @@
-"""Checks and figures of privacy, for `p2pfl check` and `p2pfl privacy`: the noise and the promise of each node whose
-data are here, and what is spent, read from the folders without changing anything there.
-"""
+"""Checks and figures of privacy, for `p2pfl check` and `p2pfl privacy`; nothing is changed in a node's folder."""
 
 from __future__ import annotations
 
@@ -154,9 +152,7 @@ class Loudness:
 
     @property
     def of_the_run(self) -> float:
-        """Return the noise-to-signal ratio over all steps, in the mean of all nodes: the best case, on a graph that
-        mixes well.
-        """
+        """Return the noise-to-signal ratio over all steps, in the mean of all nodes that mix well: the best case."""
         return self.of_a_step / math.sqrt(self.steps * self.nodes)
 
     @property
@@ -274,9 +270,7 @@ def look_at_privacy(federation: FederationConfig, samples: Mapping[int, int], pa
 
 
 def _row(name: str, plan: Plan, samples: int | None) -> dict[str, Any]:
-    """Return one node's figures after all its planned rounds. The number of rows does not matter if all are protected
-    together.
-    """
+    """Return one node's figures after all its planned rounds; its rows do not matter if they are protected as one."""
     once = plan.spend(samples or 1)
     return {
         "name": name,

@@ -62,9 +62,7 @@ class Permission:
     promise: Promise
     after: str | None = None
     planned: str = ""
-    """The settings that determine epsilon for a fixed noise, because epsilon is unknown until a node has read its
-    rows.
-    """
+    """The settings that determine epsilon for a fixed noise: epsilon is unknown until a node has read its rows."""
 
 
 def beside(key_file: Path, suffix: str) -> Path:

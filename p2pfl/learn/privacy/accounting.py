@@ -1,15 +1,12 @@
-"""Privacy accounting of noisy steps: the epsilon spent so far, and the noise needed for a given epsilon.
+"""Privacy accounting: the epsilon of noisy steps, the noise for a given epsilon, and the ledger of a node's spending.
 
 Each step is a sum over rows drawn by Poisson sampling, plus Gaussian noise. The bounds come from Opacus (an optional
 dependency): numerical composition of the privacy loss (PRV, Gopi et al. 2021, arXiv 2106.02848) and Rényi moments
-(RDP, Mironov et al. 2019, arXiv 1908.10530). Both are upper bounds, so the smaller one is used. The accounting does
-not depend on what a step computes.
+(RDP, Mironov et al. 2019, arXiv 1908.10530). Both are upper bounds, so the smaller one is used.
 
-The ledger of a node's privacy budget: spending is durable before the steps it pays for are computed.
-
-A ledger may record more than was used, because a crash wastes the payment for the current round. It never records less
-without saying so: a ledger known to lack entries is marked. It is kept twice, in the state and in a file beside the
-key; `reconcile` combines the two. `learn.privacy` computes the epsilon of its steps.
+A ledger may record more than was used, because spending is durable before its steps are computed. It never records less
+without saying so: one known to lack entries is marked. It is kept twice, in the state and in a file beside the key;
+`reconcile` combines the two.
 """
 
 from __future__ import annotations
@@ -24,6 +21,8 @@ from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
+
+import msgspec
 
 from p2pfl.config.sections import MEMBER, MOST_NOISE, PRV, PrivacyConfig
 from p2pfl.errors import UserError
@@ -46,9 +45,7 @@ MOST_BY_PRV = 50.0
 MOST_KINDS = 8
 """The most kinds of steps for which PRV is computed, because it is slow for each."""
 ROUNDING = 1e-13
-"""The smallest delta per step at which PRV is computed. PRV composes by Fourier transforms of doubles, whose rounding
-errors grow with the number of steps: below 1e-15 per step, errors above PRV_ERROR were observed.
-"""
+"""The smallest delta per step for PRV: its Fourier transforms of doubles erred by more than PRV_ERROR below 1e-15."""
 PRV_ERROR = 0.01
 """The error allowed for PRV, which Opacus adds to its result."""
 
@@ -89,10 +86,9 @@ def epsilon_of(spent: Sequence[Spend], delta: float, accountant: str = PRV) -> f
 
 @lru_cache(maxsize=1024)
 def noise_for(epsilon: float, delta: float, rate: float, steps: int, accountant: str = PRV) -> float:
-    """Find a noise multiplier with which `steps` steps stay within epsilon.
+    """Find a noise multiplier with which `steps` steps stay within epsilon. Raises ValueError: there is none.
 
-    They spend at least CLOSE of epsilon, unless LEAST_NOISE already suffices. Raises ValueError: even MOST_NOISE is not
-    enough; UserError: Opacus is not installed.
+    They spend at least CLOSE of epsilon, unless LEAST_NOISE suffices. Raises UserError: Opacus is not installed.
     """
 
     def bound(noise: float) -> float:
@@ -129,9 +125,7 @@ def _least(bound: Callable[[float], float], epsilon: float, start: float, factor
 
 
 def _part(high: float, low: float, target: float) -> float:
-    """Return how far `target` lies on the way from `high` to `low`, in logarithms, as a fraction that is never near 0
-    or 1.
-    """
+    """Return how far `target` lies from `high` to `low`, in logarithms, as a fraction that is never near 0 or 1."""
     if not 0.0 < low < high < math.inf:
         return 0.5
     return min(max(math.log(high / target) / math.log(high / low), 0.05), 0.95)
@@ -165,9 +159,7 @@ def _epsilon(kinds: tuple[Spend, ...], delta: float, accountant: str) -> float:
 
 
 def _by_prv(kinds: tuple[Spend, ...], delta: float) -> float:
-    """Compute epsilon as Opacus's `PRVAccountant.get_epsilon` does, but without computing the same moments three more
-    times.
-    """
+    """Compute epsilon as Opacus's `PRVAccountant.get_epsilon`, which computes the same moments three times more."""
     import numpy as np  # noqa: PLC0415 - as Opacus, for who has [privacy] alone
     from opacus.accountants.analysis import prv  # noqa: PLC0415 - as above
 
@@ -206,16 +198,12 @@ def _moments(noise: float, rate: float, orders: Orders) -> Any:
     return compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=orders)
 
 
-NAME_BITS = 53
 SAME_EPSILON = 1e-6
 """The allowed relative difference between two computations of one epsilon."""
 
 
 class Promise(NamedTuple):
-    """The figures that a person permits.
-
-    `epsilon` is None if it follows from the noise and is not known yet; `noise` is None if it follows from epsilon.
-    """
+    """The figures that a person permits. `epsilon` or `noise` is None if it follows from the other."""
 
     unit: str
     epsilon: float | None
@@ -247,10 +235,7 @@ def _above(figure: float | None, bound: float | None) -> bool:
 
 
 class Signed(NamedTuple):
-    """A ledger's account, signed by its node for others.
-
-    `order` and `name` identify one of the node's budgets; `steps` is the number of steps paid for.
-    """
+    """A ledger's account, signed for others: `order` and `name` identify the budget, `steps` are those paid for."""
 
     order: int
     name: int
@@ -291,19 +276,9 @@ class Ledger:
     def account(self) -> Signed:
         """The account given to others, so that they can return it to the node if it has forgotten."""
         digest = hashlib.blake2b(self.word.encode(), digest_size=8, person=b"p2pfl-budget").digest()
-        name = int.from_bytes(digest, "little") >> (64 - NAME_BITS)
+        name = int.from_bytes(digest, "little") >> 11  # a double holds it
         own = Signed(self.order, name, self.steps)
         return own if self.signed is None else max(own, self.signed)
-
-    def as_recovered(self, *, private: bool, complete: bool) -> Ledger | None:
-        """Return the ledger as it counts after being read from disk.
-
-        `complete` is False if part of the disk's data was missing. Returns None for a node that is not private, because
-        the ledger lacks its rounds.
-        """
-        if not private:
-            return None
-        return self if complete else replace(self, is_whole=False)
 
     def plus(self, spend: Spend) -> Ledger:
         *before, last = self.spent or (spend._replace(steps=0),)
@@ -326,21 +301,12 @@ class Ledger:
 
     def plain(self) -> dict[str, Any]:
         """Return the ledger as JSON values."""
-        spent = [list(spend) for spend in self.spent]
-        found = {"unit": self.unit, "word": self.word, "spent": spent, "is_whole": self.is_whole, "order": self.order}
-        later = {"promise": self.promise, "signed": self.signed}
-        return found | {name: list(value) for name, value in later.items() if value is not None}
+        return {name: value for name, value in msgspec.to_builtins(self).items() if value is not None}
 
     @classmethod
     def of(cls, plain: Mapping[str, Any] | None) -> Ledger | None:
-        """Return the ledger that `plain` converted to values; None for None."""
-        if plain is None:
-            return None
-        found = {**plain, "spent": tuple(Spend(*spend) for spend in plain["spent"])}
-        found.pop("raised_by", None)  # of the version before
-        for name, kind in (("promise", Promise), ("signed", Signed)):
-            found |= {name: kind(*plain[name])} if name in plain else {}
-        return cls(**found)
+        """Return the ledger that `plain` converted to values; None for None. Keys of the version before are ignored."""
+        return None if plain is None else msgspec.convert(plain, cls)
 
 
 def reconcile(state: Ledger | None, beside: Ledger | None) -> Ledger | None:

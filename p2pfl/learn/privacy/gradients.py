@@ -1,6 +1,4 @@
-"""DP-SGD: clipped gradients of rows, the steps of them that hide every row, and private rounds of a torch model.
-
-Per-row gradients, clipped by norm and summed, which bounds the effect of one row on a step.
+"""DP-SGD (Abadi et al., arXiv 1607.00133): clipped gradients of rows, steps of them, and rounds of a torch model.
 
 A row's loss is that of a batch containing only that row, so no row affects another. With `torch.func`, or one row
 after the other, this holds by construction; in a chain of layers, because each layer works row by row. A chain need
@@ -8,12 +6,9 @@ not form the gradient of a single row: for a linear layer it is the outer produc
 at its output, and its norm is the product of their norms (Goodfellow, arXiv 1510.01799; Li et al., arXiv 2110.05679,
 section 4).
 
-Refuse models that mix rows: in these, clipping a row's own gradient does not bound the row's effect.
-
-A layer that normalizes over a batch is refused by its type. Others are detected by their effect: an output changes
-with another row in the batch, or a tensor changes as rows pass through.
-
-DP-SGD: local steps in which every single row is hidden. Abadi et al., arXiv 1607.00133.
+Models that mix rows are refused: in these, clipping a row's own gradient does not bound the row's effect. A layer that
+normalizes over a batch is known by its type, others by their effect: an output changes with another row in the batch,
+or a tensor changes as rows pass through.
 
 A step takes each row with the same probability, sums the clipped gradients of these rows, adds noise, and divides by
 the expected number of rows, because the actual number must stay secret. The learning method and the optimizer see only
@@ -28,6 +23,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,13 +32,12 @@ from torch.linalg import vector_norm
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from p2pfl.config.model import Compute
 from p2pfl.config.sections import MEMBER, RECORD
 from p2pfl.errors import UserError
 from p2pfl.learn.evaluation import Device, loss_of, over_tensors
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.privacy.noise import Draws, Grid, Reals
-from p2pfl.learn.privacy.plan import Plan, Protected, Protection
+from p2pfl.learn.privacy.plan import Plan, Protection
 from p2pfl.learn.privacy.rounds import SharedRounds, hide_round
 from p2pfl.learn.tensors import Samples
 from p2pfl.learn.torch_model import TorchModel
@@ -64,8 +59,6 @@ ROWWISE = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid,
 class LayerChain:
     """A sequence of layers in which only linear layers have parameters."""
 
-    how = "layer by layer"
-
     def __init__(
         self, layers: Sequence[nn.Module], parameters: Sequence[nn.Parameter], loss: Loss, device: Device
     ) -> None:
@@ -74,9 +67,7 @@ class LayerChain:
         places = {id(parameter): place for place, parameter in enumerate(parameters)}
         linears = (layer for layer in layers if isinstance(layer, nn.Linear))
         self._linears = [(places.get(id(one.weight)), places.get(id(one.bias))) for one in linears]
-        """The positions of each linear layer's weight and bias among the parameters; None for one that is not among
-        them.
-        """
+        """The positions of each linear layer's weight and bias among the parameters; None for one that is not there."""
         self._losses = losses_of_rows(loss)
         self._device = device
 
@@ -87,7 +78,9 @@ class LayerChain:
         with self._device.precision():
             for layer in self._layers:
                 if isinstance(layer, nn.Linear):
-                    entered.append(_flat(x).to(layer.weight.dtype))
+                    if x.ndim != 2:
+                        raise ValueError(f"a linear layer gets inputs of shape {tuple(x.shape)}")
+                    entered.append(x.detach().to(layer.weight.dtype))
                     x = functional.linear(x, layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
                     left.append(x if x.requires_grad else x.requires_grad_())
                 else:
@@ -118,8 +111,6 @@ class LayerChain:
 class Vectorized:
     """Any module that torch.func's vmap can compute."""
 
-    how = "all rows at once"
-
     def __init__(self, module: nn.Module, parameters: Sequence[nn.Parameter], loss: Loss, device: Device) -> None:
         from torch.func import grad_and_value, vmap  # noqa: PLC0415 - slow, and most models do without it
 
@@ -139,14 +130,12 @@ class Vectorized:
             x, y = (_rows(each, part) for each in (inputs, targets))
             found, values = self._each(trained, x, y)
             chosen = slice(None) if among is None else among[part].to(values.device)
-            self._add([_table(found[name][chosen]) for name in self._names], clip, sums)
+            self._add([found[name][chosen].reshape(-1, found[name][0].numel()) for name in self._names], clip, sums)
             losses.append(values[chosen].detach())
         return [total.view(one.shape) for total, one in zip(sums, self._parameters, strict=True)], torch.cat(losses)
 
     def _add(self, gradients: list[Tensor], clip: float, sums: list[Tensor]) -> None:
-        """Clip the gradients (b, d) of b rows and add them to the sums (d,), a few at a time so that they stay in the
-        cache.
-        """
+        """Clip the gradients (b, d) of b rows and add them to the sums (d,), a few at a time, to stay in the cache."""
         few = max(1, CACHED_FLOATS // sum(total.numel() for total in sums))
         for parts in zip(*(torch.split(one, few) for one in gradients), strict=True):
             found = [wide(one) for one in parts]
@@ -166,8 +155,6 @@ class Vectorized:
 
 class OneByOne:
     """One backward pass per row, for models that support nothing faster."""
-
-    how = "one row after the other"
 
     def __init__(self, module: nn.Module, parameters: Sequence[nn.Parameter], loss: Loss, device: Device) -> None:
         self._parameters = parameters
@@ -191,7 +178,7 @@ class OneByOne:
 
 
 RowGradients = LayerChain | Vectorized | OneByOne
-"""Computes sums of clipped gradients; `how` describes the method.
+"""Computes sums of clipped gradients.
 
 `clipped_sum` sums per-row gradients in float64, in the parameters' shapes, and returns the losses too. The mask `among`
 (b,) selects the rows, at least one; None selects all. Each gradient is first clipped to norm `clip` over all parameters
@@ -204,20 +191,18 @@ def row_gradients(
 ) -> RowGradients:
     """Choose the fastest method that works for this module. `trial` has the inputs and targets of a few rows."""
     layers = _chain(module, parameters)
-    ways: list[tuple[str, Callable[[], RowGradients]]] = [
-        (Vectorized.how, lambda: Vectorized(module, parameters, loss, device)),
-    ]
+    ways: list[Callable[[], RowGradients]] = [partial(Vectorized, module, parameters, loss, device)]
     if layers is not None:
-        ways.insert(0, (LayerChain.how, lambda: LayerChain(layers, parameters, loss, device)))
+        ways.insert(0, partial(LayerChain, layers, parameters, loss, device))
     was_training = module.training
     module.train()
     try:
-        for how, make in ways:
+        for make in ways:
             try:
                 way = make()
                 way.clipped_sum(*trial, 1.0)
             except FAILURES as error:
-                log.debug("no gradients %s: %s", how, describe_failure(error))
+                log.debug("rows' gradients are not computed in the next fastest way: %s", describe_failure(error))
             else:
                 return way
     finally:
@@ -227,9 +212,7 @@ def row_gradients(
 
 
 def losses_of_rows(loss: Loss) -> Loss:
-    """Return a loss function that maps outputs (b, ...) and targets of b rows to the losses (b,), each row as a batch
-    of its own.
-    """
+    """Return a function of outputs (b, ...) and targets to the losses (b,), each row as a batch of its own."""
     if loss is functional.cross_entropy:
         return lambda outputs, targets: functional.cross_entropy(outputs, targets, reduction="none")
     from torch.func import vmap  # noqa: PLC0415 - as above
@@ -258,20 +241,9 @@ def _only_finite(rows: Tensor, fine: Tensor | None) -> Tensor:
     return rows if fine is None else torch.where(fine[:, None], rows, 0.0)
 
 
-def _table(rows: Tensor) -> Tensor:
-    """Reshape (b, ...) to (b, d)."""
-    return rows.reshape(len(rows), math.prod(rows.shape[1:]))
-
-
 def _squares(rows: Tensor) -> Tensor:
     """Return the squared norms (b,) of the rows (b, d)."""
     return rows.square().sum(1)
-
-
-def _flat(x: Tensor) -> Tensor:
-    if x.ndim != 2:
-        raise ValueError(f"a linear layer gets inputs of shape {tuple(x.shape)}")
-    return x.detach()
 
 
 def _rows(value: Any, part: slice) -> Any:
@@ -311,9 +283,7 @@ def _has_hooks(module: nn.Module) -> bool:
 
 ALLOWED = "layers that treat each row separately: torch.nn.GroupNorm or torch.nn.LayerNorm for normalization"
 CLOSE = 1e-4
-"""The allowed relative difference between a row's outputs in two batches: rounding in products depends on the batch's
-shape.
-"""
+"""The allowed relative difference between a row's outputs in two batches: rounding depends on a batch's shape."""
 
 
 def refuse_mixing(module: nn.Module, inputs: Any, device: Device, source: str) -> None:
@@ -325,10 +295,10 @@ def refuse_mixing(module: nn.Module, inputs: Any, device: Device, source: str) -
     module.train()
     try:
         for name, layer in module.named_modules():
-            if _normalizes(layer):
-                raise _mistake(
-                    source, f"{name or 'the model'}: {type(layer).__name__}", "normalizes across the rows of a batch"
-                )
+            across = isinstance(layer, _BatchNorm) or (isinstance(layer, _NormBase) and layer.track_running_stats)
+            if layer.training and across:
+                what = f"{name or 'the model'}: {type(layer).__name__}"
+                raise _mistake(source, what, "normalizes across the rows of a batch")
         _check(module, inputs, device, source)
     finally:
         module.train(was_training)
@@ -337,13 +307,15 @@ def refuse_mixing(module: nn.Module, inputs: Any, device: Device, source: str) -
 def _check(module: nn.Module, inputs: Any, device: Device, source: str) -> None:
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     try:
-        outputs = [_outputs(module, batch, device) for batch in _beside_others(inputs)]
+        # in both batches the first row is the same
+        batches = (over_tensors(lambda one: one[[0, -1]], inputs), over_tensors(lambda one: one[[0, 0]], inputs))
+        outputs = [_outputs(module, batch, device) for batch in batches]
     except FAILURES as error:
         text = f"the model fails in training: {describe_failure(error)}"
         raise UserError(text, file=source, key="model") from error
     with suppress(*FAILURES):  # the model may not accept these numbers
         outputs.append(_outputs(module, _beside_strange(inputs), device))
-    changed = [name for name, buffer in module.named_buffers() if not _same(before.get(name), buffer)]
+    changed = [name for name, now in module.named_buffers() if name not in before or not torch.equal(before[name], now)]
     for name, buffer in module.named_buffers():
         if name in before:
             buffer.data.copy_(before[name])
@@ -351,17 +323,6 @@ def _check(module: nn.Module, inputs: Any, device: Device, source: str) -> None:
         raise _mistake(source, changed[0], "changes with the rows of each batch, and would reveal them without noise")
     if any(not _close(outputs[0], other) for other in outputs[1:]):
         raise _mistake(source, type(module).__name__, "its outputs for a row change with the other rows of the batch")
-
-
-def _normalizes(layer: nn.Module) -> bool:
-    across = isinstance(layer, _BatchNorm) or (isinstance(layer, _NormBase) and layer.track_running_stats)
-    return layer.training and across
-
-
-def _beside_others(inputs: Any) -> Iterator[Any]:
-    """Yield batches of two rows, in which the first row is always the same."""
-    yield over_tensors(lambda one: one[[0, -1]], inputs)
-    yield over_tensors(lambda one: one[[0, 0]], inputs)
 
 
 def _beside_strange(inputs: Any) -> Any:
@@ -387,10 +348,6 @@ def _outputs(module: nn.Module, batch: Any, device: Device) -> list[Tensor]:
     return found
 
 
-def _same(first: Tensor | None, other: Tensor) -> bool:
-    return first is not None and torch.equal(first, other)
-
-
 def _close(first: list[Tensor], other: list[Tensor]) -> bool:
     return len(first) == len(other) and all(
         torch.allclose(a, b, rtol=CLOSE, atol=CLOSE, equal_nan=True) for a, b in zip(first, other, strict=True)
@@ -404,16 +361,12 @@ def _mistake(source: str, value: str, text: str) -> UserError:
 
 
 Read = Callable[[Tensor], tuple[Any, Any]]
-
-
 MOST_ROWS = 256
 """The most rows that torch receives in one batch."""
 
 
 class PrivateSteps:
-    """The steps of one round at a node with `samples` rows. `batches` has the rows (b,) for each step, which may be
-    empty.
-    """
+    """The steps of one round at a node with `samples` rows; `batches` has each step's rows (b,), maybe none."""
 
     def __init__(self, plan: Plan, samples: int, draws: Draws, gradients: RowGradients) -> None:
         self._spend = plan.spend(samples)
@@ -423,9 +376,7 @@ class PrivateSteps:
         self._shape = shape_of(plan.training.batch_size)
 
     def backward(self, parameters: Sequence[nn.Parameter], read: Read) -> Callable[[Tensor], Tensor | None]:
-        """Make a function that replaces the backward pass: it stores a private gradient in each parameter, and returns
-        the mean loss over the rows, or None if there were none.
-        """
+        """Return the backward pass that stores private gradients and returns the rows' mean loss; None without rows."""
         sizes = [parameter.numel() for parameter in parameters]
         grid = self.grid(sum(sizes))
         expected = self._spend.rate * self._samples
@@ -456,9 +407,7 @@ class PrivateSteps:
 
 
 def shape_of(batch_size: int) -> int:
-    """Return the number of places in a piece of a batch, so large that one piece suffices for all but one batch in
-    thirty.
-    """
+    """Return the number of places in a piece of a batch: one piece suffices for all but one batch in thirty."""
     return min(MOST_ROWS, 8 * math.ceil((batch_size + 2 * math.sqrt(batch_size)) / 8))
 
 
@@ -481,14 +430,14 @@ def pieces(rows: Tensor, shape: int, draws: Draws) -> Iterator[tuple[Tensor, Ten
         yield piece, among
 
 
-class PrivateRounds(Protected):
+class PrivateRounds:
     """The private rounds of a learner. `row_gradients` is set if single rows are protected, None if the member is."""
 
     row_gradients: RowGradients | None
 
     def __init__(self, protection: Protection, model: TorchModel, train_set: Samples) -> None:
         """Prepare the rounds. Raises UserError: single rows are to be protected, and the model mixes rows."""
-        super().__init__(protection, len(train_set))
+        self.protection, self.plan = protection, protection.plan_for(len(train_set))
         self.row_gradients = _gradients_of_rows(model, train_set) if self.plan.unit == RECORD else None
         self.shared = _shared(self.plan, len(train_set), model)
         """The rounds with shared noise, if it is shared."""
@@ -510,17 +459,13 @@ class PrivateRounds(Protected):
         return self.plan.spend(samples).steps if self.plan.unit == RECORD else None
 
     def steps(self, samples: int, draws: Draws) -> PrivateSteps | None:
-        """Return the steps of a round in which single rows are protected, or None if steps are the same as without
-        privacy.
-        """
+        """Return the steps of a round in which single rows are protected; None: the same as without privacy."""
         if self.row_gradients is None:
             return None
         return PrivateSteps(self.plan, samples, draws, self.row_gradients)
 
     def next_model(self, start: Vector, ended: Vector, draws: Draws) -> Vector:
-        """Return the model (d,) to continue from after a round from `start` to `ended` (d,). With shared noise that is
-        `start`, until the sum is known.
-        """
+        """Return the model (d,) to go on from after a round; with shared noise `start`, until the sum is known."""
         if self.shared is not None:
             self.shared.give_change(start, ended, draws)
             return start
@@ -532,7 +477,8 @@ class PrivateRounds(Protected):
         if steps is None or self.shared is None:
             raise ValueError("no rounds that sum the gradients of single rows")
         size = self.shared.entries
-        self.shared.give_gradients(steps.clipped_total(steps.batches[0], read, size)[0], steps.grid(size), draws)
+        total, _ = steps.clipped_total(steps.batches[0], read, size)
+        self.shared.part = steps.grid(size).hidden_steps(total, draws)
 
 
 def _shared(plan: Plan, samples: int, model: TorchModel) -> SharedRounds | None:
@@ -548,16 +494,13 @@ def _shared(plan: Plan, samples: int, model: TorchModel) -> SharedRounds | None:
 
 
 def _gradients_of_rows(model: TorchModel, train_set: Samples) -> RowGradients:
-    _refuse_parts(model.device.compute)
-    with model.device.seeded(0):
-        trial = model.reader(train_set)(torch.arange(min(2, len(train_set))))
-        refuse_mixing(model.module, trial[0], model.device, model.task.name)
-        return row_gradients(model.module, model.parameters, loss_of(model.task), model.device, trial)
-
-
-def _refuse_parts(compute: Compute) -> None:
-    """Refuse settings that these rounds would not follow. Raises UserError."""
+    """Try the model. Raises UserError: it mixes rows, or a setting asks for what these rounds do not do."""
+    compute = model.device.compute
     for key, value in (("micro_batch_size", compute.micro_batch_size), ("compile", compute.compile or None)):
         if value is not None:
             text = "gradients of single rows are computed in another way"
             raise UserError(text, file=compute.file, key=f"node.{key}", value=value, allowed='privacy.unit = "member"')
+    with model.device.seeded(0):
+        trial = model.reader(train_set)(torch.arange(min(2, len(train_set))))
+        refuse_mixing(model.module, trial[0], model.device, model.task.name)
+        return row_gradients(model.module, model.parameters, loss_of(model.task), model.device, trial)

@@ -1,6 +1,4 @@
-"""Randomness for privacy: discrete Gaussians, secret draws, and sums with noise on one grid of integers.
-
-Discrete Gaussians with standard deviation UNIT, computed with integers only.
+"""Randomness for privacy: discrete Gaussians of integers, secret draws, and sums with noise on one grid of integers.
 
 Floating-point Gaussians have gaps and lattices that depend on their size, which reveal what was added to them (Mironov
 2012, doi 10.1145/2382196.2382264; Jin, McMurtry, Rubinstein and Ohrimenko, arXiv 2112.05307). Here small discrete
@@ -12,13 +10,9 @@ at 12.8 standard deviations and has 140 bits.
 A discrete Gaussian of variance s^2 equals a rounded continuous one of variance s^2 - 1/12, up to terms of order 1/s^4,
 and rounding reveals nothing more. So accountants for continuous Gaussians apply to it.
 
-The random draws for privacy: which rows are in a step, and the noise.
-
 A number that a neighbor can compute is not random. The federation's seed is in a file that all members have, so a node
 asks the operating system for a new key each time and draws from ChaCha20 with it. No key is kept, so none can be read,
 reused or duplicated by a fork. Only a simulation draws from the seed, because it has no secrets to protect.
-
-A sum and its noise on one integer grid, so that nothing of the sum remains beyond what the noise covers.
 
 When two floats are added, the last bits of the result come from the larger one. So where noise and sum nearly cancel,
 those bits belong to the sum (Mironov 2012, doi 10.1145/2382196.2382264). Moreover, one additional row changes how the
@@ -48,16 +42,12 @@ Bytes = Callable[[int], NDArray[np.uint8]]
 """A function that draws this many bytes, uniform and independent."""
 
 WIDTH, FACTOR, LEVELS = 160, 80, 4
-"""The standard deviation of a small Gaussian, the factor between levels, at most half of it, and the
-number of levels.
-"""
+"""The standard deviation of a small Gaussian, the factor between levels, at most half of it, and their number."""
 UNIT = 81_926_000.0
 """The standard deviation of the sum, rounded down by more than a relative 2^-18."""
 COLUMN_BITS, REST_BITS = 12, 128
 WORD_BITS = 32 - COLUMN_BITS
-"""The number of bits drawn at once to decide within a column. The remaining bits are drawn only if these leave a
-tie.
-"""
+"""The number of bits drawn at once to decide within a column; the rest is drawn only if these leave a tie."""
 COLUMNS, HALF = 1 << COLUMN_BITS, 1 << (COLUMN_BITS - 1)
 BLOCK = 1 << 16
 """The number of values generated at once, chosen to fit in the cache."""
@@ -111,9 +101,7 @@ def _table() -> AliasTable:
 
 
 def weights() -> list[int]:
-    """Return the probabilities of -HALF to HALF - 1, in units of 2^-140: a discrete Gaussian's, rounded down, with the
-    remainder added at zero.
-    """
+    """Return a discrete Gaussian's probabilities of -HALF to HALF - 1, rounded down to 2^-140, and the rest at zero."""
     with localcontext() as context:
         context.prec = 60
         one_side = [(Decimal(-number * number) / (2 * WIDTH * WIDTH)).exp() for number in range(HALF + 1)]
@@ -125,9 +113,7 @@ def weights() -> list[int]:
 
 
 def columns_of(weight: list[int]) -> tuple[list[int], list[int]]:
-    """Build Walker's alias table in integers (Vose 1991, doi 10.1109/32.92917). Return, for each column, the part of
-    2^128 that belongs to its own number, and the number that gets the rest.
-    """
+    """Return Walker's alias table (Vose 1991, doi 10.1109/32.92917): columns' parts of 2^128, who gets the rest."""
     full, left = 1 << REST_BITS, list(weight)
     limits, aliases = [0] * COLUMNS, list(range(COLUMNS))
     small = [column for column in range(COLUMNS) if left[column] < full]
@@ -147,9 +133,7 @@ KEY_BYTES = 32
 
 
 class Secret:
-    """The random source for nodes: keys come from the operating system, which needs no seed and is safe after a
-    fork.
-    """
+    """The random source for nodes: keys are the operating system's, which needs no seed and is safe after a fork."""
 
     is_secret = True
     """True if nobody else can know what is drawn, so that it can hide something."""
@@ -159,9 +143,7 @@ class Secret:
         return self
 
     def rows(self, samples: int, rate: float) -> Integers:
-        """Draw the rows for a step from `samples`, each independently with probability `rate`, which is rounded down to
-        a multiple of 2^-53; return them in ascending order.
-        """
+        """Draw each of `samples` rows with probability `rate`, rounded down to a multiple of 2^-53; ascending."""
         words = _secret(8 * samples).view(np.uint64) >> np.uint64(64 - BITS)
         return np.flatnonzero(words < np.uint64(rate * 2.0**BITS))
 
@@ -179,9 +161,7 @@ class Secret:
 
 
 class Seeded:
-    """The random source for simulations: it draws from the federation's seed, so that every run is the same. It
-    protects nothing.
-    """
+    """The random source for simulations: it draws from the federation's seed, to repeat a run. It protects nothing."""
 
     is_secret = False
 
@@ -239,10 +219,9 @@ another, whose float32 gradient is then rounded differently. The largest effect 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """A grid. `step` is the distance between its points. `length` is the norm to which one row's vector is clipped, so
-    that a row changes the rounded sum by at most the clip.
+    """A grid with `step` between its points. Both figures depend on public values only.
 
-    Both depend on public values only.
+    `length` is the norm to which one row's vector is clipped, so that it changes the rounded sum by at most the clip.
     """
 
     step: float

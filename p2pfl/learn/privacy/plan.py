@@ -1,32 +1,26 @@
-"""The noise of one node, planned so that its rounds stay within the budget, and the check whether it can afford another
-round.
+"""A node's noise, planned so that its rounds stay within the budget; whether it affords another; what it may report.
 
 A plan is made once, after a node has read its data. The caller keeps the spending, a sequence of `Spend`.
-
-The parts that make a learner comply with `[privacy]`: its plan, its source of randomness, and the scores that it may
-report.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import cast
 
 from p2pfl.config.model import FederationConfig, TrainingConfig
 from p2pfl.config.sections import MEMBER, MOST_EPSILON, MOST_NOISE, PRIVACY, PUBLIC, RECORD, PrivacyConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.privacy.accounting import Spend, epsilon_of, merged, noise_for, require_opacus
-from p2pfl.learn.privacy.noise import Chance, Draws, Secret
+from p2pfl.learn.privacy.noise import Chance, Secret
 
 SPARE = 20
 """With shared noise a refused sum has been paid for, so that the budget holds one in this many rounds more."""
-
 STAGES = 32
 """The number of stages in which `Plan.spent` reports a budget: computing each takes time."""
-
 MOST_TIMES = 8
 """The most rounds allowed, in multiples of the plan, if rounds have become cheap: PRV's arrays grow with them."""
 
@@ -55,44 +49,35 @@ class Plan:
         """Return the cost of one round at a node with `samples` rows."""
         if self.shared_rate is not None:
             return Spend(self.noise, self.shared_rate, 1)
-        return spend_of(self.unit, self.training, self.noise, samples)
+        if self.unit == MEMBER:
+            return Spend(self.noise, 1.0, 1)
+        training = self.training
+        a_pass = math.ceil(samples / min(training.batch_size, samples))
+        steps = training.local_steps or a_pass * (training.local_epochs or 0)
+        return Spend(self.noise, min(1.0, training.batch_size / samples), steps)
 
     def allows(self, spent: Sequence[Spend], next: Spend) -> bool:  # noqa: A002 - reads as a sentence
         """Return True if the budget can afford `next` after the spending so far."""
         before, steps = _split_last_kind((*spent, next))
-        return steps <= _limit(self._budget, before, next, self.rounds)
+        return steps <= _limit(self, before, next)
 
     def rounds_left(self, spent: Sequence[Spend], samples: int) -> int:
         """Return the number of further rounds that the budget allows, if the node still has `samples` rows."""
         cost = self.spend(samples)
         before, steps = _split_last_kind((*spent, cost))
-        return max(0, (_limit(self._budget, before, cost, self.rounds) - steps) // cost.steps + 1)
+        return max(0, (_limit(self, before, cost) - steps) // cost.steps + 1)
 
     def spent(self, spent: Sequence[Spend]) -> float:
         """Return an upper bound on epsilon so far. The budget has STAGES stages; steps are rounded up to the next."""
         if not spent:
             return 0.0
-        cost = self._cost(spent[-1])
+        is_one = self.shared_rate is not None or self.unit == MEMBER
+        cost = spent[-1]._replace(steps=1 if is_one else self.training.local_steps or 1)
         before, steps = _split_last_kind(spent)
-        most = _limit(self._budget, before, cost, self.rounds)
+        most = _limit(self, before, cost)
         stage = cost.steps * math.ceil(most / cost.steps / STAGES)
         shown = min(most, -(-steps // stage) * stage) if steps <= most else steps
         return epsilon_of((*before, cost._replace(steps=shown)), self.delta, self.accountant)
-
-    def _cost(self, last: Spend) -> Spend:
-        """Return the cost of a round that consists of steps of the latest kind."""
-        is_one = self.shared_rate is not None or self.unit == MEMBER
-        return last._replace(steps=1 if is_one else self.training.local_steps or 1)
-
-    @property
-    def _budget(self) -> Budget:
-        return Budget(self.epsilon, self.delta, self.accountant)
-
-
-class Budget(NamedTuple):
-    epsilon: float
-    delta: float
-    accountant: str
 
 
 def plan_of(federation: FederationConfig, samples: int) -> Plan | None:
@@ -104,40 +89,31 @@ def plan_of(federation: FederationConfig, samples: int) -> Plan | None:
     if privacy is None:
         return None
     require_opacus(federation.path)
-    refuse_delta(privacy.unit, privacy.delta, samples, federation.path)
-    rounds = planned_rounds(federation)
-    shared_rate = shared_rate_of(privacy)
-    once = spend_of(privacy.unit, federation.training, privacy.multiplier or 1.0, samples)
-    if shared_rate is not None:
-        once = Spend(1.0, shared_rate, 1)
-    told = (privacy.delta, privacy.accountant)
+    if privacy.unit == RECORD and privacy.delta * samples > 1.0:
+        text = f"exceeds one in the {samples:,} rows of a node: everything about one row might be revealed"
+        allowed = f"at most {1 / samples:.2g}, better a tenth of that"
+        raise UserError(text, file=federation.path, key="privacy.delta", value=privacy.delta, allowed=allowed)
+    plan = Plan(
+        unit=privacy.unit,
+        epsilon=privacy.epsilon or 0.0,
+        delta=privacy.delta,
+        clip=privacy.clip,
+        noise=privacy.multiplier or 1.0,
+        accountant=privacy.accountant,
+        rounds=planned_rounds(federation),
+        training=federation.training,
+        shared_rate=None if not privacy.is_shared else privacy.rate if privacy.unit == RECORD else 1.0,
+        share=share_of(privacy, len(federation.present)) if privacy.is_shared else 1.0,
+    )
+    once = plan.spend(samples)
     if privacy.multiplier is None:
-        noise, epsilon = _noise(federation, privacy, once, rounds), privacy.epsilon or 0.0
-    else:
-        noise, epsilon = privacy.multiplier, epsilon_of((once._replace(steps=rounds * once.steps),), *told)
+        return replace(plan, noise=_noise(federation, plan, once))
+    epsilon = epsilon_of((once._replace(steps=plan.rounds * once.steps),), plan.delta, plan.accountant)
     if not epsilon <= MOST_EPSILON:
         text = f"is too little for any protection: epsilon is {epsilon:.3g}"
         allowed = f"enough that epsilon is at most {MOST_EPSILON:g}; or epsilon, from which the noise follows"
         raise UserError(text, file=federation.path, key="privacy.noise", value=privacy.noise, allowed=allowed)
-    return Plan(
-        unit=privacy.unit,
-        epsilon=epsilon,
-        delta=privacy.delta,
-        clip=privacy.clip,
-        noise=noise,
-        accountant=privacy.accountant,
-        rounds=rounds,
-        training=federation.training,
-        shared_rate=shared_rate,
-        share=1.0 if shared_rate is None else share_of(privacy, len(federation.present)),
-    )
-
-
-def shared_rate_of(privacy: PrivacyConfig) -> float | None:
-    """Return the rate at which a round with shared noise samples; None without shared noise."""
-    if not privacy.is_shared:
-        return None
-    return privacy.rate if privacy.unit == RECORD else 1.0
+    return replace(plan, epsilon=epsilon)
 
 
 def share_of(privacy: PrivacyConfig, members: int) -> float:
@@ -168,33 +144,17 @@ def planned_rounds(federation: FederationConfig) -> int:
     return (None if privacy is None else privacy.rounds) or rounds
 
 
-def spend_of(unit: str, training: TrainingConfig, noise: float, samples: int) -> Spend:
-    """Return the cost of one round with this noise at a node with `samples` rows."""
-    if unit == MEMBER:
-        return Spend(noise, 1.0, 1)
-    a_pass = math.ceil(samples / min(training.batch_size, samples))
-    steps = training.local_steps or a_pass * (training.local_epochs or 0)
-    return Spend(noise, min(1.0, training.batch_size / samples), steps)
-
-
-def refuse_delta(unit: str, delta: float, samples: int, file: object = None) -> None:
-    """Raise UserError for a delta that would allow one of the rows to be revealed entirely."""
-    if unit == RECORD and delta * samples > 1.0:
-        text = f"exceeds one in the {samples:,} rows of a node: everything about one row might be revealed"
-        allowed = f"at most {1 / samples:.2g}, better a tenth of that"
-        raise UserError(text, file=file, key="privacy.delta", value=delta, allowed=allowed)
-
-
-def _noise(federation: FederationConfig, privacy: PrivacyConfig, cost: Spend, rounds: int) -> float:
-    steps, asked = rounds * cost.steps, privacy.epsilon or 0.0
-    told = (privacy.delta, privacy.accountant)
+def _noise(federation: FederationConfig, plan: Plan, cost: Spend) -> float:
+    steps = plan.rounds * cost.steps
     try:
-        return noise_for(asked, privacy.delta, cost.rate, steps, privacy.accountant)
+        return noise_for(plan.epsilon, plan.delta, cost.rate, steps, plan.accountant)
     except ValueError:
-        least = epsilon_of((Spend(MOST_NOISE, cost.rate, steps),), *told)
-        text = f"no noise up to {MOST_NOISE:g} is enough for this in {rounds} rounds ({steps:,} steps)"
+        least = epsilon_of((Spend(MOST_NOISE, cost.rate, steps),), plan.delta, plan.accountant)
+        text = f"no noise up to {MOST_NOISE:g} is enough for this in {plan.rounds} rounds ({steps:,} steps)"
         allowed = f"above {least:.2g}, or fewer rounds; {PRIVACY['epsilon'].allowed}"
-        raise UserError(text, file=federation.path, key="privacy.epsilon", value=asked, allowed=allowed) from None
+        raise UserError(
+            text, file=federation.path, key="privacy.epsilon", value=plan.epsilon, allowed=allowed
+        ) from None
 
 
 def _split_last_kind(spent: Sequence[Spend]) -> tuple[tuple[Spend, ...], int]:
@@ -205,19 +165,18 @@ def _split_last_kind(spent: Sequence[Spend]) -> tuple[tuple[Spend, ...], int]:
 
 
 @lru_cache(maxsize=256)
-def _limit(budget: Budget, before: tuple[Spend, ...], cost: Spend, planned: int) -> int:
-    """Return the most steps of the same kind as `cost`, in whole rounds, that the budget allows after the spending
-    `before`.
+def _limit(plan: Plan, before: tuple[Spend, ...], cost: Spend) -> int:
+    """Return the most steps of the kind of `cost`, in whole rounds, that the budget allows after spending `before`.
 
-    `planned` is the number of rounds that probably fit; the limit is MOST_TIMES as many.
+    The planned number of rounds probably fits; the limit is MOST_TIMES as many.
     """
 
     def fits(rounds: int) -> bool:
         steps = rounds * cost.steps
-        return epsilon_of((*before, cost._replace(steps=steps)), budget.delta, budget.accountant) <= budget.epsilon
+        return epsilon_of((*before, cost._replace(steps=steps)), plan.delta, plan.accountant) <= plan.epsilon
 
-    most = MOST_TIMES * planned
-    least, beyond, stride = 0, planned, 1
+    most = MOST_TIMES * plan.rounds
+    least, beyond, stride = 0, plan.rounds, 1
     while beyond <= most and fits(beyond):
         least, beyond, stride = beyond, min(beyond + stride, most + 1), 2 * stride
     while beyond - least > 1:
@@ -228,9 +187,7 @@ def _limit(budget: Budget, before: tuple[Spend, ...], cost: Spend, planned: int)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protection:
-    """The protection of a node. `plan_for` makes the plan for a number of rows, and is called once, after the data have
-    been read.
-    """
+    """The protection of a node; `plan_for` plans for a number of rows, once, after the data have been read."""
 
     plan_for: Callable[[int], Plan]
     chance: Chance
@@ -238,42 +195,18 @@ class Protection:
     """True if the common test set is not private, so that scores on it may be reported."""
 
     def may_report(self, part: str) -> bool:
-        """Return True if scores on this part of the data, "test" or "local", may be reported. In a simulation with
-        seeded randomness nothing is secret, so all may be.
-        """
+        """Return True if scores on this part, "test" or "local", may be reported: all, if chance is no secret."""
         return not self.chance.is_secret or (part == "test" and self.public_test)
-
-
-def protection_of(federation: FederationConfig, chance: Chance | None = None) -> Protection | None:
-    """Return the protection of a node, or of simulated nodes with the given `chance`; None if there is no
-    `[privacy]`.
-    """
-    privacy = federation.privacy
-    if privacy is None:
-        return None
-
-    def plan_for(samples: int) -> Plan:
-        plan = plan_of(federation, samples)
-        if plan is None:
-            raise AssertionError("a federation with [privacy] has no plan")
-        return plan
-
-    return Protection(plan_for=plan_for, chance=chance or Secret(), public_test=privacy.test_set == PUBLIC)
-
-
-class Protected:
-    """The protection of one learner with `samples` rows."""
-
-    def __init__(self, protection: Protection, samples: int) -> None:
-        self.protection = protection
-        self.plan = protection.plan_for(samples)
-
-    def draws(self, node: int, round_index: int) -> Draws:
-        return self.protection.chance.of_round(node, round_index)
-
-    def may_report(self, part: str) -> bool:
-        return self.protection.may_report(part)
 
     def public_loss(self, loss: float) -> float:
         """Return the loss of a local round as others may see it: NaN if it was computed on protected rows."""
         return loss if self.may_report("local") else math.nan
+
+
+def protection_of(federation: FederationConfig, chance: Chance | None = None) -> Protection | None:
+    """Return the protection of a node, or of simulated nodes with this `chance`; None without `[privacy]`."""
+    privacy = federation.privacy
+    if privacy is None:
+        return None
+    plan_for = cast("Callable[[int], Plan]", partial(plan_of, federation))
+    return Protection(plan_for=plan_for, chance=chance or Secret(), public_test=privacy.test_set == PUBLIC)

@@ -9,12 +9,8 @@ Steinke, arXiv 2102.06387), so accountants for Gaussians apply.
 All nodes must compute the same bits from the same sum: every operation here is one of IEEE 754 on doubles, each
 rounded by itself, and none is a function of a library for mathematics.
 
-Protection of all rows of a node together: the change in a whole local round is clipped and gets noise, for any
-learner.
-
-This is DP-FedAvg (McMahan et al., arXiv 1710.06963), except that each node adds its own noise, since no other party is
-trusted. So the noise in a mean over n nodes has variance of order 1/n; a trusted server that adds it once would
-achieve 1/n^2.
+Without shared noise, all rows of a node are protected by DP-FedAvg in which each node adds its own noise, as no other
+party is trusted: the noise in a mean over n nodes has variance of order 1/n, where a trusted server achieves 1/n^2.
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ from p2pfl.config.sections import MEMBER, RECORD
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector, plan_by
 from p2pfl.learn.privacy.noise import FACTOR, HALF, LEVELS, Draws, Grid, Integers, Reals
-from p2pfl.learn.privacy.plan import Plan, Protected, Protection
+from p2pfl.learn.privacy.plan import Plan, Protection
 
 PREFIX = "shared:"
 """The prefix for the names of the arrays that all nodes keep alike, stored with what a learner keeps for itself."""
@@ -83,14 +79,8 @@ class SharedRounds:
         """True if a step is divided by the rows of all nodes, which must be known first."""
         return self.plan.unit == RECORD
 
-    def give_gradients(self, total: Reals, grid: Grid, draws: Draws) -> None:
-        """Make this node's part from the sum (n,) of its rows' clipped gradients."""
-        self.part = grid.hidden_steps(total, draws)
-
     def give_change(self, start: Vector, ended: Vector, draws: Draws) -> None:
-        """Make this node's part from the change in a local round, from `start` to `ended` (d,), which is clipped. A
-        change that is not finite counts as zero.
-        """
+        """Make this node's part from a round's change (d,), clipped; one that is not finite counts as zero."""
         plan = self.plan
         grid = Grid.of(noise=plan.noise * plan.share, clip=plan.clip, size=self.entries, rows=1, in_sequence=1)
         change = self._trained(ended.astype(np.float64) - start)
@@ -225,9 +215,7 @@ def shared_by(learner: Learner) -> SharedRounds | None:
 
 
 def hide_round(start: Vector, ended: Vector, plan: Plan, draws: Draws) -> Vector:
-    """Return the model (d,) to continue from after a round from `start` to `ended` (d,): the change is clipped and gets
-    noise. A change that is not finite counts as zero.
-    """
+    """Return the model (d,) after a round: its change is clipped, or zero if it is not finite, and gets noise."""
     grid = Grid.of(noise=plan.noise, clip=plan.clip, size=start.size, rows=1, in_sequence=1)
     change = _clipped(ended.astype(np.float64) - start, grid.length)
     return (start + grid.hidden(change, draws)).astype(ended.dtype)
@@ -241,22 +229,8 @@ def _clipped(change: Reals, most: float) -> Reals:
     return change * (most / length) if length > most else change
 
 
-def hidden_rounds(learner: Learner, protection: Protection, node: int) -> HiddenRounds:
-    """Make the rounds of a learner that does not use torch private.
-
-    Raises UserError: single rows are to be protected, and such a learner does not expose their gradients.
-    """
-    found = HiddenRounds(learner, protection, node)
-    if found.plan.unit != MEMBER:
-        text = "the task has its own learner, which does not expose single rows"
-        raise UserError(
-            text, key="privacy.unit", value=found.plan.unit, allowed=f"{MEMBER}, or a task with a torch model"
-        )
-    return found
-
-
 class HiddenRounds:
-    """A learner whose rounds are hidden in this way. Everything else is delegated to the wrapped learner."""
+    """A learner without torch whose rounds are hidden; everything else is delegated to the wrapped learner."""
 
     size: int
     personal: int
@@ -264,8 +238,8 @@ class HiddenRounds:
     samples: int
 
     def __init__(self, learner: Learner, protection: Protection, node: int) -> None:
-        """Wrap a learner. Raises UserError: the model has integer tensors that may count rows. They stay on the node,
-        but exported files would contain them unchanged.
+        """Wrap a learner. Raises UserError: single rows are to be protected, whose gradients it does not expose; or the
+        model has integer tensors that may count rows, which exported files would contain unchanged.
 
         The batch counters in torch's normalization layers are accepted: they do not depend on rows.
         """
@@ -275,11 +249,16 @@ class HiddenRounds:
             raise UserError(text, key="task", value=", ".join(counts), allowed="a model without such tensors")
         self.learner = learner
         self.node = node
-        self.protected = Protected(protection, learner.samples)
-        self.plan = self.protected.plan
-        self.shared = None
-        if self.plan.shared_rate is not None:
-            self.shared = SharedRounds(self.plan, learner.samples, [slice(0, learner.size)])
+        self.protection = protection
+        self.plan = plan = protection.plan_for(learner.samples)
+        if plan.unit != MEMBER:
+            text, allowed = (
+                "the task has its own learner, which does not expose single rows",
+                "a task with a torch model",
+            )
+            raise UserError(text, key="privacy.unit", value=plan.unit, allowed=f"{MEMBER}, or {allowed}")
+        is_shared = plan.shared_rate is not None
+        self.shared = SharedRounds(plan, learner.samples, [slice(0, learner.size)]) if is_shared else None
 
     def __getattr__(self, name: str) -> Any:
         """Return the learner's attribute, including optional ones such as measures, device and data files."""
@@ -292,16 +271,16 @@ class HiddenRounds:
 
     def train(self, start: RoundStart, round_index: int) -> LocalRound:
         local = self.learner.train(start, round_index)
-        draws = self.protected.draws(self.node, round_index)
+        draws = self.protection.chance.of_round(self.node, round_index)
         if self.shared is None:
             vector = hide_round(start.model, local.vector, self.plan, draws)
         else:
             self.shared.give_change(start.model, local.vector, draws)
             vector = start.model.copy()
-        return replace(local, vector=vector, loss=self.protected.public_loss(local.loss))
+        return replace(local, vector=vector, loss=self.protection.public_loss(local.loss))
 
     def evaluate(self, vector: Vector, part: str) -> Score | None:
-        return self.learner.evaluate(vector, part) if self.protected.may_report(part) else None
+        return self.learner.evaluate(vector, part) if self.protection.may_report(part) else None
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
         return self.learner.local_state() | ({} if self.shared is None else self.shared.kept())

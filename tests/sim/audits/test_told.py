@@ -4,7 +4,7 @@ import pytest
 from audit_kit import digits_task, federation_of, learners_of
 
 from p2pfl.config.sections import PrivacyConfig
-from p2pfl.learn.privacy.plan import Protected
+from p2pfl.learn.privacy.plan import Protection
 from p2pfl.node.learner_runner import TrainingFigures
 from p2pfl.reporting.vitals import Vitals
 from sim.audits.audit import Auditor, Effort, figures_told
@@ -57,7 +57,7 @@ def break_both_guards(monkeypatch):
         made(self, *arguments, **named)
         self.withheld = frozenset()
 
-    monkeypatch.setattr(Protected, "public_loss", lambda _, loss: loss)
+    monkeypatch.setattr(Protection, "public_loss", lambda _, loss: loss)
     monkeypatch.setattr(TrainingFigures, "__init__", careless)
 
 

@@ -336,13 +336,19 @@ def test_where_b_neighbors_may_lie_one_alone_makes_nobody_resign():
     assert only(say(node, 3, Resign(process=own, other_ms=9)), Finish) == [Finish(resigned=True)]
 
 
-def with_an_edge_that_rests(index=9, peer=1):
+def met(*neighbors, **changes):
+    """Node 9, which has met neighbors 1 and 2 in their first lives, and not others."""
+    node = make_node(9, 1, 2, *neighbors, **changes)
+    for peer in (1, 2):
+        open_session(node, peer, greeting=greeting(peer, life=Life(0, 10 + peer)))
+    return node
+
+
+def with_an_edge_that_rests():
     """Node 9, whose edge to 1 has carried something and has no session; 2 is there."""
-    node = make_node(index, 1, 2)
-    for other in (1, 2):
-        open_session(node, other, greeting=greeting(other, life=Life(0, 10 + other)))
-    node.handle(SessionClosed(peer=peer, session=1), 0.0)
-    node.edges[peer].exchange.record.seq = 3
+    node = met()
+    node.handle(SessionClosed(peer=1, session=1), 0.0)
+    node.edges[1].exchange.record.seq = 3
     return node
 
 
@@ -379,9 +385,7 @@ def test_what_a_neighbor_tells_about_lives_is_bounded_and_passed_on_in_few_messa
 
 def test_a_neighbor_that_is_there_is_told_of_other_lives_of_its_own_once_in_a_while():
     """Each word about it may be a lie: told of them all it would take this node for the liar."""
-    node = make_node(9, 1, 2)
-    for peer in (1, 2):
-        open_session(node, peer, greeting=greeting(peer, life=Life(0, 10 + peer)))
+    node = met()
     effects = []
     for generation in range(1, 300):
         effects += say(node, 2, LivesTold(lives=((1, generation, 77),)), 0.0)
@@ -431,9 +435,7 @@ def test_of_two_first_lives_the_one_heard_of_last_is_taken_for_the_later_one():
 
 def test_who_learns_of_an_earlier_life_of_its_own_tells_of_neighbors_that_came_without_a_past():
     """They may have lost theirs as well, and have met nobody else who would know."""
-    node = make_node(9, 1, 2)
-    for peer in (1, 2):
-        open_session(node, peer, greeting=greeting(peer, life=Life(0, 10 + peer)))
+    node = met()
     effects = say(node, 2, LivesTold(lives=((9, 0, 5),)), 0.0) + node.wake(1.0)
     told = lives_told(effects)
     assert ((2, ((1, 0, 11),))) in told
@@ -442,17 +444,13 @@ def test_who_learns_of_an_earlier_life_of_its_own_tells_of_neighbors_that_came_w
 
 def test_a_neighbor_that_is_there_is_told_of_another_life_of_its_own_and_the_edge_goes_on():
     """It has greeted in its life of now; if it had an earlier one, it takes a later generation and says so."""
-    node = make_node(9, 1, 2)
-    for peer in (1, 2):
-        open_session(node, peer, greeting=greeting(peer, life=Life(0, 10 + peer)))
+    node = met()
     effects = say(node, 2, LivesTold(lives=((1, 1, 77),)))
     assert [(effect.peer, effect.message) for effect in effects] == [(1, LivesTold(lives=((1, 1, 77),)))]
 
 
 def test_with_a_robust_rule_nobodys_word_begins_an_edge_anew():
-    node = make_node(9, 1, 2, 3, liars=1)
-    for peer in (1, 2):
-        open_session(node, peer, greeting=greeting(peer, life=Life(0, 10 + peer)))
+    node = met(3, liars=1)
     node.handle(SessionClosed(peer=1, session=1), 0.0)
     assert only(say(node, 2, LivesTold(lives=((1, 1, 77),))), ResetEdge) == []
 

@@ -332,19 +332,6 @@ def levels(effects):
     return [message.level for message in sent(effects) if isinstance(message, Ready)]
 
 
-def test_a_node_that_waits_says_again_how_far_it_sees():
-    """What told its neighbors may have been lost, and they would wait for it as long as their patience lasts."""
-    node = make_node(1, 0, start_wait_s=50.0, hops=9)
-    started(node)
-    assert levels(open_session(node, 0)) == [1]
-    assert levels(node.wake(0.9)) == []
-    assert node.deadline() == 1.0
-    assert levels(node.wake(1.0)) == [1]
-    assert levels(node.wake(2.9)) == []
-    assert levels(node.wake(3.0)) == [1]
-    assert node.deadline() == 7.0
-
-
 def test_a_node_whose_neighbor_is_gone_again_is_not_woken_for_ever():
     node = make_node(1, 0, 2, start_wait_s=50.0, hops=9)
     started(node)

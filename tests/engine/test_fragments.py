@@ -128,18 +128,14 @@ def test_what_is_not_the_fragment_whose_turn_it_is_is_refused_and_leaves_no_trac
     }[lie]()
     assert lie == "too short" or len(bad) == len(body)
     before = [picture(engine.state) for engine in pair.engines]
-    event = pair.apply_request(replaced(request, bad))
+    event = pair.apply_request(replace(request, body=bad))
     assert isinstance(event, Refused)
     assert event.fault is Fault.PAYLOAD
-    reply = replaced(pair.apply_request(request).reply, bad)
+    reply = replace(pair.apply_request(request).reply, body=bad)
     refused = pair.apply_reply(reply)
     assert isinstance(refused, Refused)
     assert refused.fault is Fault.PAYLOAD
     assert picture(pair.engines[0].state) == before[0]
-
-
-def replaced(message, body):
-    return replace(message, body=body)
 
 
 def test_a_fragment_has_the_same_slice_of_each_channel():

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from p2pfl.config.model import TrainingConfig
-from p2pfl.core.events import Bootstrap, ChangeEdges, CommitRound, Refused, ReplyApplied, ResetEdge
-from p2pfl.core.messages import EdgeRecord, request_digest
+from p2pfl.core.events import Bootstrap, CommitRound, Refused, ReplyApplied, ResetEdge
+from p2pfl.core.messages import request_digest
 from p2pfl.engine.state import TILE
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import LocalRound
@@ -173,20 +173,6 @@ def test_an_edge_that_begins_anew_has_no_flow():
     pair.run(0, ResetEdge(peer=1, incarnation=1))
     assert not np.any(correction(pair.engines[0].state, 0.1))
     assert np.any(correction(pair.engines[1].state, 0.1))
-
-
-def test_edges_that_come_are_empty_and_of_those_that_go_nothing_is_left():
-    pair = Pair(beta=0.1)
-    pair.train(0, pair.engines[0].state.model + np.float32(1))
-    pair.exchange()
-    pair.run(0, ChangeEdges(added=(3, 2), dropped=(1,)))
-    pair.run(0, ChangeEdges(added=(1,), dropped=()))
-    edges = pair.engines[0].state.edges
-    assert list(edges) == [1, 2, 3]
-    for edge in edges.values():
-        assert (edge.record, edge.kept) == (EdgeRecord(), {})
-        assert not edge.own.any()
-        assert not edge.peer.any()
 
 
 def test_a_snapshot_for_training_is_a_copy():

@@ -60,9 +60,7 @@ def distance(spec, **options):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("spec", "tenfold"), [("tracking:gain=1", False), pytest.param("tracking", True, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize(("spec", "tenfold"), [("tracking:gain=1", False), ("tracking", True)])
 def test_tracking_ends_at_the_weighted_optimum_whatever_the_data_and_the_speeds(spec, tenfold):
     """K-GT, arXiv 2301.01313: convergence does not depend on how much the nodes' data differ."""
     assert distance(spec, tenfold=tenfold, rounds=70) < 0.01 * distance("plain", tenfold=tenfold, rounds=70)
@@ -111,7 +109,7 @@ EQUAL, UNEQUAL = (100,) * 4, (50, 200, 100, 30)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("samples", [pytest.param(EQUAL, marks=pytest.mark.long), UNEQUAL])
+@pytest.mark.parametrize("samples", [EQUAL, UNEQUAL])
 def test_it_takes_the_bias_out_of_the_point_where_local_training_meets(samples):
     """Measured: distance to the optimum 0.07 without, below 1e-6 with it."""
     errors = {beta: distance("plain", rounds=150, samples=samples, beta=beta) for beta in (0.0, 0.1)}

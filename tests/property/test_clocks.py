@@ -103,12 +103,8 @@ CASES = {
 }
 
 
-OFTEN = {"all jump at once", "one stands still", "one stutters"}
-LONG = {name: () if name in OFTEN else pytest.mark.long for name in CASES}
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("clocks", [pytest.param(CASES[name], marks=LONG[name], id=name) for name in CASES])
+@pytest.mark.parametrize("clocks", CASES.values(), ids=CASES)
 def test_whatever_the_clocks_do_all_train_all_their_rounds_and_nobody_is_blamed(clocks):
     check(clocks)
 

@@ -53,12 +53,6 @@ def test_a_state_folder_that_is_a_link_is_refused_and_its_place_named(state, tmp
     assert list(state.iterdir()) == []
 
 
-def test_what_a_crash_has_left_is_no_obstacle(state):
-    (state / "result.json.tmp").write_bytes(b"half of a much longer result")
-    replace_file(state / "result.json", [b"new"])
-    assert (state / "result.json").read_bytes() == b"new"
-
-
 def test_what_is_written_is_for_its_owner_alone_whatever_the_umask(state):
     (state / "result.json").touch(0o644)
     before = os.umask(0)

@@ -77,15 +77,6 @@ def test_a_state_that_was_small_goes_on_as_a_large_one(opened, monkeypatch):
         assert (contents(loaded), loaded.complete) == (expected, True)
 
 
-def test_after_a_restart_the_log_goes_on(opened):
-    fill(opened(), "c1")
-    for number in "234":
-        store = opened()
-        store.load()
-        fill(store, number)
-    assert contents(opened().load()) == (0, [1, 2, 3, 4])
-
-
 def test_two_generations_are_kept_and_unfinished_files_are_removed(tmp_path, opened):
     fill(opened(), "c1c2c3c")
     (tmp_path / "state" / "snapshot-00000009.tmp").write_bytes(b"half")
@@ -295,15 +286,6 @@ def test_torn_and_unfinished_files_are_left_as_they_are(tmp_path, store):
     before = files(tmp_path)
     assert contents(peek(tmp_path)) == (0, [1])
     assert files(tmp_path) == before
-
-
-def test_the_owner_goes_on_as_if_nobody_had_looked(tmp_path, store):
-    append(store, 1)
-    peek(tmp_path)
-    append(store, 2)
-    store.checkpoint(state(2))
-    append(store, 3)
-    assert contents(peek(tmp_path)) == (2, [3])
 
 
 def test_damage_is_the_same_error_as_at_a_restart(tmp_path, store):

@@ -170,13 +170,6 @@ def test_a_model_of_which_most_stands_still_takes_no_more_memory_than_another():
     assert peak < 3 * vector.nbytes
 
 
-def test_top_k_of_equal_values_loses_exactly_as_much_as_its_delta_says():
-    compressor, row = build("top-k:30"), np.ones(100, np.float32)
-    lost = np.square(row - compressor.decode(compressor.encode(row), 100)).sum()
-    assert lost == 70
-    assert 1 - compressor.delta(100) == pytest.approx(0.7, abs=1e-6)
-
-
 def test_a_float64_that_only_looks_as_large_costs_no_more_than_delta_allows():
     row = np.array([1.0 - 2.0**-26, 1.0])
     compressor = build("top-k:1")

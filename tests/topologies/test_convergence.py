@@ -19,14 +19,10 @@ from topologies.experiments import (
 
 GRAPHS = [
     ("ring", 24),
-    ("ring", 25),
     ("path", 12),
     ("star", 20),
     ("torus", 36),
-    ("complete", 12),
-    ("hypercube", 32),
     ("barbell", 16),
-    ("exponential", 33),
     ("random-regular:degree=4", 40),
     ("watts-strogatz", 40),
     ("erdos-renyi:p=0.3", 30),

@@ -115,9 +115,7 @@ def assert_best(nodes, highest, minimize, weights):
 
 @pytest.mark.long
 @pytest.mark.parametrize("weights", ["metropolis", "best-constant"])
-@pytest.mark.parametrize(
-    ("nodes", "highest"), [(6, 3), (6, 4), *(pytest.param(7, highest, marks=pytest.mark.long) for highest in (3, 4))]
-)
+@pytest.mark.parametrize(("nodes", "highest"), [(6, 3), (6, 4), (7, 3), (7, 4)])
 def test_the_search_by_itself_finds_the_best_of_all_graphs_of_six_and_seven_nodes(nodes, highest, weights):
     """It never looks at the atlas, so that what it finds on larger graphs can be trusted a little."""
     degree = highest - highest * nodes % 2
@@ -150,10 +148,10 @@ def test_with_liars_the_winner_is_the_best_of_all_that_are_robust_enough(nodes, 
         (15, 5, "metropolis"),
         (16, 8, "best-constant"),
         (26, 7, "metropolis"),
-        *(
-            pytest.param(*one, marks=pytest.mark.long)
-            for one in ((9, 3, "metropolis"), (12, 4, "best-constant"), (21, 3, "metropolis"), (30, 3, "best-constant"))
-        ),
+        (9, 3, "metropolis"),
+        (12, 4, "best-constant"),
+        (21, 3, "metropolis"),
+        (30, 3, "best-constant"),
     ],
 )
 def test_no_ring_and_no_random_regular_graph_is_better(nodes, highest, weights, minimize):

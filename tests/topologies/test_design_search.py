@@ -25,6 +25,7 @@ from topologies.design.candidates import (
     candidate,
     known_graphs,
     mixing_rate,
+    weighted_laplacian,
 )
 from topologies.design.search import SymmetricWalk, evaluations_for, rotations, search
 from topologies.design.walk import Walk
@@ -38,6 +39,19 @@ WEIGHTS = ("metropolis", "best-constant")
 def walk_on(spec, nodes, weights="metropolis", *, seed=0, liars=0):
     goal = Goal(nodes=nodes, max_degree=5, byzantine=liars, weights=weights)
     return Walk(goal, build(spec, nodes, seed).ends)
+
+
+def test_the_gain_of_an_edge_is_how_fast_the_rate_falls_as_its_weight_grows():
+    walk = walk_on("watts-strogatz", 14, "best-constant", seed=2)
+    values = np.linalg.eigvalsh(weighted_laplacian(walk.adjacency, "best-constant"))
+    scale = 2.0 / (values[1] + values[-1]) ** 2
+    step = 1e-6
+    for edge in [(0, 7), (1, 9), (2, 3), (5, 12)]:
+        i, j = edge
+        nudged = walk.adjacency.copy()
+        nudged[i, j] = nudged[j, i] = nudged[i, j] + step
+        slope = (mixing_rate(nudged, "best-constant") - walk.rate) / step
+        assert slope == pytest.approx(-scale * walk.gain(edge), abs=1e-5)
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)

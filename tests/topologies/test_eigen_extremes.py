@@ -58,9 +58,7 @@ def by_lanczos(laplacian: Laplacian) -> tuple[ladder.Ends, ladder.Extremes | Non
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "first", [*range(0, 80, 20), *(pytest.param(first, marks=pytest.mark.long) for first in range(80, 200, 20))]
-)
+@pytest.mark.parametrize("first", range(0, 200, 20))
 def test_every_method_agrees_with_numpy_on_random_graphs(first):
     for seed in range(first, first + 20):
         laplacian = random_laplacian(seed)
@@ -81,20 +79,15 @@ PALEY = "circulant:offsets=" + "-".join(str(s) for s in sorted({pow(k, 2, 1009) 
 
 FORMULAS = [
     ("ring", 3),
-    ("ring", 1001),
     ("ring", 20_000),
     ("path", 2),
     ("path", 10_000),
     ("torus", 4),
     ("torus", 10_000),
-    ("torus:rows=8", 4_000),
     ("hypercube", 4096),
-    ("star", 3),
     ("star", 20_000),
     ("complete", 5),
-    ("complete", 1200),
     ("circulant", 10_000),
-    ("circulant:offsets=1-30", 4000),
     ("exponential", 3000),
     (PALEY, 1009),
 ]
@@ -108,15 +101,6 @@ def test_without_its_formula_a_family_has_the_same_spectrum(spec, nodes):
     assert found.converged
     assert found.low == pytest.approx(topology.formula.low, rel=1e-6)
     assert found.high == pytest.approx(topology.formula.high, rel=1e-6)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("spec", "nodes"), [("ring", 100_000), ("torus", 40_000), ("hypercube", 1 << 15)])
-def test_a_hundred_thousand_nodes_without_a_formula(spec, nodes):
-    laplacian, topology = stripped(spec, nodes)
-    found = extremes(laplacian)
-    assert found.low == pytest.approx(topology.formula.low, rel=1e-6)
-    assert found.certified or spec == "hypercube"
 
 
 @pytest.mark.long

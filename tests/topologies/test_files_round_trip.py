@@ -557,7 +557,6 @@ def test_a_bad_source_leaves_the_target_as_it_was(tmp_path):
     [
         (["ring", "-n", "5", "g.csv"], "suffix"),
         (["ring", "-n", "5", "g", "--to", "jsn"], "unknown format.*did you mean 'json'"),
-        (["ring", "g.json"], "-n N"),
         (["ring", "-n", "5", "-", "--to", "npz"], "needs a file"),
         (["complete", "-n", "100000", "g.json"], "more than can be held"),
         (["no/such/file", "g.json"], "No such file"),

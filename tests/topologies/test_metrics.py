@@ -14,7 +14,7 @@ from topologies.metrics import cuts as connectivity_module
 from topologies.metrics import robustness as robustness_module
 from topologies.metrics.byzantine import CAUTION, tolerance, warnings
 from topologies.metrics.cuts import connectivity, cut_points, sweep_cut
-from topologies.metrics.robustness import robustness
+from topologies.metrics.robustness import core, robustness
 from topologies.spectral import rounds_to_consensus
 
 
@@ -285,6 +285,13 @@ def test_the_bounds_of_every_small_graph_hold_without_the_search(monkeypatch):
         assert found.lower <= by_all_pairs(topology) <= found.upper, topology.spec
 
 
+def test_a_core_is_the_largest_closed_set():
+    near = masks(build("path", 5))
+    assert core(near, 0b00111, 1) == 0b00111
+    assert core(near, 0b00111, 0) == 0
+    assert core(near, 0b11111, 0) == 0b11111
+
+
 def test_the_pair_that_was_found_keeps_the_graph_from_more():
     topology = build("random-regular:degree=4", 30)
     found = robustness(topology)
@@ -325,10 +332,6 @@ def test_a_graph_whose_edges_are_not_held_has_bounds():
     whole, halves = robustness(build("complete", 100_000)), robustness(build("barbell", 100_000))
     assert (whole.lower, whole.upper) == (50_000, 50_000)
     assert 1 <= halves.lower <= 25_000 <= halves.upper
-
-
-def test_the_sample_has_connected_and_disconnected_graphs():
-    assert {nx.is_connected(graph) for graph in ATLAS} == {True, False}
 
 
 # -- What a graph is said to bear, and what it is warned of.

@@ -75,12 +75,6 @@ def test_the_picture_says_what_info_says(tmp_path):
     assert "2 edges between 6 and 6 nodes" in texts(tmp_path / "g.svg")
 
 
-@pytest.mark.long
-def test_a_slope_below_one_is_never_written_as_one(tmp_path):
-    assert call("ring", "-n", 600, "-o", tmp_path / "g.svg").exit_code == 0
-    assert "predicted slope: 1 - 3.655e-05 per round" in texts(tmp_path / "g.svg")
-
-
 def test_the_measured_decay_falls_by_the_rate_that_the_eigenvalues_predict():
     for last in (110, 400):
         matrix = mixing_matrix(build("path", 10))

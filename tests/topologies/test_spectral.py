@@ -108,16 +108,6 @@ def test_an_uncertified_spectrum_has_an_uncertified_mixing_rate_and_a_probable_b
     assert found.lower_bound is None
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("weights", ["best-constant", "metropolis"])
-def test_mixing_rates_of_a_large_torus_follow_from_its_formula(weights):
-    topology = build("torus", 4096)
-    low, high = topology.formula.low, topology.formula.high
-    constant = 2.0 / (low + high) if weights == "best-constant" else 0.2
-    found = spectrum(Topology("torus", 4096, topology.ends), weights)
-    assert 1.0 - found.mixing_rate == pytest.approx(1.0 - abs(1.0 - constant * low), rel=1e-5)
-
-
 def test_the_fiedler_vector_of_a_long_path_is_its_cosine():
     nodes = 20_000
     expected = np.cos(np.pi * (np.arange(nodes) + 0.5) / nodes)

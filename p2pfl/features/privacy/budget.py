@@ -1,12 +1,9 @@
 """The privacy budget of one node: how it starts, the reasons to refuse another round, and its public status.
 
-The state records what was spent (`learn.privacy.accounting`). If the spending is unknown, the whole budget counts as
-spent.
+The state records what was spent (`learn.privacy.accounting`); if that is unknown, the whole budget counts as spent.
 
-Evidence that a node has lost records of its spending: rows that it signed itself, and that its neighbors still have.
-
-A neighbor can withhold such a row, but cannot forge one. Only a row that reports more than the ledger is evidence, so
-replaying an old row has no effect.
+Rows that a node signed itself, and that its neighbors still have, are evidence that it has lost records. A neighbor can
+withhold such a row, but not forge one. Only a row that reports more than the ledger is evidence, so no old row is.
 """
 
 from __future__ import annotations
@@ -77,16 +74,13 @@ class Evidence:
         return any(now - opened_at < WAIT_S for opened_at in list(self._silent_since.values()))  # from any thread
 
     def account(self, ledger: Ledger | None) -> Signed | None:
-        """Return the account to show to others. It is never below one that this node has signed, so that neighbors keep
-        that.
-        """
+        """Return the account to show to others: never below one this node has signed, so that neighbors keep it."""
         if ledger is None:
             return None if self.seen is None else self.seen.account
         return ledger.account
 
     def hear(self, ledger: Ledger | None, seen: LostAccount) -> Ledger | None:
-        """Update the ledger with an account that this node has signed; return the same ledger if it contains nothing
-        new.
+        """Update the ledger with an account that this node has signed; return the same ledger if nothing is new.
 
         A later budget than the current one is evidence, unless the current one began just now and has paid for nothing.
         In that case a person has begun it knowingly after the other's records were lost, so the current one is in fact
@@ -124,6 +118,10 @@ def withheld(setup: Setup) -> frozenset[str]:
     return frozenset({"local"} if public else {"local", "test"})
 
 
+def _begin(setup: Setup) -> str:
+    return f"p2pfl privacy begin {setup.federation.path.parent} --node {setup.member.name}"
+
+
 def promise_of(federation: FederationConfig, plan: Plan) -> Promise:
     """Return the promise that the federation file makes to a node with this plan."""
     noise = None if federation.privacy is None else federation.privacy.multiplier
@@ -154,8 +152,7 @@ class BudgetGuard:
 
     @classmethod
     def of(cls, setup: Setup, plan: Plan) -> BudgetGuard:
-        where = f"{setup.federation.path.parent} --node {setup.member.name}"
-        return cls(plan, promise_of(setup.federation, plan), f"p2pfl privacy begin {where}")
+        return cls(plan, promise_of(setup.federation, plan), _begin(setup))
 
     def wrong(self, ledger: Ledger | None, spend: Spend) -> RoundRefused | None:
         """Return why a round at this cost is refused, or None if it is allowed."""
@@ -174,11 +171,9 @@ class BudgetGuard:
         return RoundRefused(why=self._why_unknown(ledger, state), for_good=True)
 
     def _why_unknown(self, ledger: Ledger | None, state: str) -> str:
-        what = (
-            "is unknown"
-            if ledger is None
-            else f"is counted by {ledger.unit}, but now each {self.plan.unit} is protected"
-        )
+        what = "is unknown"
+        if ledger is not None:
+            what = f"is counted by {ledger.unit}, but now each {self.plan.unit} is protected"
         seen = self.evidence.seen
         if seen is not None:
             epsilon = "" if seen.epsilon is None else f" (epsilon {seen.epsilon:g})"
@@ -240,9 +235,8 @@ class Opening:
     def keep(self, state: NodeState, store: Store) -> None:
         """Make the ledger durable, then remove the permission.
 
-        Raises StorageError: the disk is full; UserError: writing fails for another reason, or the permission cannot be
-        removed. The permission is removed last. A crash in between loses nothing, because the ledger names the
-        permission.
+        The permission is removed last: after a crash in between, the ledger names it. Raises StorageError: the disk is
+        full; UserError: writing fails for another reason, or the permission cannot be removed.
         """
         before, state.ledger = state.ledger, self.ledger
         if self.ledger is not None:
@@ -258,8 +252,7 @@ class Opening:
 def lock(setup: Setup) -> LedgerFile:
     """Keep other processes on this machine from using the key while the node runs, if privacy is or was promised.
 
-    A process without privacy would reveal rows without an entry in the other's ledger. Raises UserError: another
-    process has the key.
+    A process without privacy would reveal rows that the other's ledger lacks. Raises UserError: the key is in use.
     """
     file = _ledger_file(setup)
     if plan_by(setup.learner) is not None or file.path.exists():
@@ -269,14 +262,6 @@ def lock(setup: Setup) -> LedgerFile:
 
 def _ledger_file(setup: Setup) -> LedgerFile:
     return LedgerFile(setup.node.key_file, setup.federation.name, setup.member.name)
-
-
-def permit(setup: Setup) -> None:
-    """Give permission for nodes that exist for one run: its caller permits it, and each run has its own budget."""
-    privacy = setup.federation.privacy
-    if privacy is not None:
-        planned = planned_in_words(setup.federation)
-        give_permission(setup.node.key_file, Promise.in_file(privacy), planned=planned)
 
 
 def opening(setup: Setup, state: NodeState) -> Opening | None:
@@ -296,7 +281,10 @@ def opening(setup: Setup, state: NodeState) -> Opening | None:
         return Opening(file=file, ledger=ledger)
     if ledger is not None and word.name == ledger.word:
         return Opening(file=file, ledger=ledger, key_file=key_file)
-    _refuse_old(ledger, word, key_file)
+    if word.after is not None and ledger is not None and word.after != ledger.word:
+        text = "was given before the present budget, and has already been used: it is an old copy"
+        allowed = "remove it; to start a new budget, run `p2pfl privacy begin --again`"
+        raise UserError(text, file=permission_file(key_file), key="after", value=word.after, allowed=allowed)
     _refuse_less(promise_of(setup.federation, plan), word, setup)
     permitted = word.promise._replace(epsilon=word.promise.epsilon or plan.epsilon)
     order = 1 if ledger is None else ledger.account.order + 1
@@ -307,28 +295,15 @@ def opening(setup: Setup, state: NodeState) -> Opening | None:
     return Opening(file=file, ledger=begun, key_file=key_file, news=news, began=True)
 
 
-def _refuse_old(ledger: Ledger | None, word: Permission, key_file: Path) -> None:
-    """Refuse a copy of a used permission. Raises UserError: it was given for an earlier ledger."""
-    if word.after is not None and ledger is not None and word.after != ledger.word:
-        text = "was given before the present budget, and has already been used: it is an old copy"
-        allowed = "remove it; to start a new budget, run `p2pfl privacy begin --again`"
-        raise UserError(text, file=permission_file(key_file), key="after", value=word.after, allowed=allowed)
-
-
 def _refuse_less(promise: Promise, word: Permission, setup: Setup) -> None:
     less = promise.weaker_than(word.promise)
     if not less and word.promise.epsilon is None:  # epsilon follows from the noise and these settings
         planned = planned_in_words(setup.federation)
         less = "" if word.planned == planned else f"{planned} in place of {word.planned or 'nothing'}"
     if less:
-        where = f"{setup.federation.path.parent} --node {setup.member.name}"
-        allowed = f"the file as it was; or another permission, with `p2pfl privacy begin {where}`"
+        allowed = f"the file as it was; or another permission, with `{_begin(setup)}`"
         text = f"{setup.federation.path.name} promises less privacy than this permits: {less}"
         raise UserError(text, file=permission_file(setup.node.key_file), key="epsilon", allowed=allowed)
-
-
-UNHEARD = Wait(0.1)
-"""The answer while neighbors may still send records that this node has lost."""
 
 
 class PrivacyFeature(Feature):
@@ -343,8 +318,10 @@ class PrivacyFeature(Feature):
     def recover(self, at_start: FoundAtStart) -> Opening | None:
         """Open the budget at a start, also if privacy is no longer promised: then the ledger file must be voided."""
         at_start.until_over.callback(lock(at_start.setup).release)
-        if at_start.setup.passing:
-            permit(at_start.setup)
+        privacy = at_start.setup.federation.privacy
+        if at_start.setup.passing and privacy is not None:  # whoever calls a run of its own permits it
+            planned = planned_in_words(at_start.setup.federation)
+            give_permission(at_start.setup.node.key_file, Promise.in_file(privacy), planned=planned)
         return opening(at_start.setup, at_start.state)
 
     def attach(self, node: NodeView) -> Attached | None:
@@ -374,7 +351,7 @@ class Private(Attached):
         """
         own, ledger, samples = self.budget, plan.ledger, plan.samples
         if own.evidence.is_due(time.monotonic()):
-            return UNHEARD
+            return Wait(0.1)  # neighbors may still send records that this node has lost
         spend = own.plan.spend(samples)
         own.look(ledger, samples)
         if own.wrong(ledger, spend) is None and ledger is not None:

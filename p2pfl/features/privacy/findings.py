@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -48,18 +48,12 @@ class NodeBudget:
     samples: int | None = None
     unpaid: int = 0
 
-    @property
-    def name(self) -> str:
-        return self.node.name
-
     @cached_property
     def status(self) -> PrivacyStatus | None:
         """Return the status of the budget; this may be slow. Raises UserError like `plan_of`."""
         if self.samples is None:
             return None
-        plan = plan_of(self.federation, self.samples)
-        if plan is None:
-            raise AssertionError("a federation with [privacy] has no plan")
+        plan = cast("Plan", plan_of(self.federation, self.samples))
         budget = BudgetGuard(plan, promise_of(self.federation, plan), "")
         budget.look(self.ledger, self.samples)
         return budget.status
@@ -79,16 +73,11 @@ class NodeBudget:
         return round(epsilon_of(self.ledger.spent, self.ledger.promise.delta), 4)
 
     @property
-    def mistake(self) -> UserError | None:
-        """The reason why the node would not start; None: it would."""
-        return unpaid_mistake(self.node, self.unpaid) if self.unpaid else None
-
-    @property
     def row(self) -> dict[str, Any]:
         told = self.status
         state = told.state if told is not None else MISSING if self.ledger is None else WIPED
         return {
-            "node": self.name,
+            "node": self.node.name,
             "epsilon": self.epsilon,
             "budget": told and told.budget,
             "delta": told and told.delta,
@@ -120,9 +109,8 @@ def _budget(federation: FederationConfig, node: NodeConfig) -> NodeBudget:
     if loaded is None:
         return NodeBudget(federation=federation, node=node, ledger=beside)
     state = replay(loaded)
-    kept = None if state.ledger is None else state.ledger.as_recovered(private=True, complete=loaded.complete)
-    ledger = reconcile(kept, beside)
-    samples = int(state.samples)
+    kept = state.ledger if state.ledger is None or loaded.complete else state.ledger.as_incomplete()
+    ledger, samples = reconcile(kept, beside), int(state.samples)
     return NodeBudget(federation=federation, node=node, ledger=ledger, samples=samples, unpaid=state.unpaid)
 
 
@@ -175,15 +163,8 @@ class PrivacyCheck(Check):
             _look_for_budgets(inspected, is_launch=True)
 
     def of_learners(self, inspected: Inspected) -> None:
-        here = sorted(inspected.here.keys() & inspected.learners.keys())
-        trained = {getattr(one, "trained", one.size + one.personal) for one in inspected.learners.values()}
-        samples = {index: inspected.learners[index].samples for index in here}
-        promised = look_at_privacy(inspected.federation, samples, max(trained, default=None))
-        told = set(map(str, inspected.mistakes))  # the learners' rows, whose plans exist too
-        inspected.mistakes.extend(mistake for mistake in promised.mistakes if str(mistake) not in told)
-        inspected.warnings.extend(promised.warnings)
-        self.facts = promised.facts
-        if self.facts is not None:
+        if (privacy := inspected.federation.privacy) is not None:
+            self.facts = _look_at_privacy(inspected, privacy)
             with suppress(UserError, StorageError):  # a state that cannot be read is reported when the node starts
                 _look_for_budgets(inspected, is_launch=False)
 
@@ -191,20 +172,38 @@ class PrivacyCheck(Check):
         return self.facts
 
     def show(self, facts: Any) -> None:
-        print_privacy(facts)
+        """Print the facts that all nodes share, then a row for each node."""
+        protected = "each row of a node" if facts["unit"] == "record" else "all rows of a node together"
+        rounds = f"{facts['rounds']} rounds of each node"
+        twice = "compares with and without the data; if they are replaced, or a label changes, it is twice that"
+        said = {"privacy": f"of {protected}, for {rounds}, by {facts['accountant'].upper()}", "epsilon": twice}
+        if facts["test_set"] == "private":
+            said["scores"] = 'withheld; test_set = "public" shows those on a test set that is nobody\'s data'
+            said["scores"] += f"; {SCORE}" if facts["task"] == TABLES else ""
+        if not facts["shared"]:
+            hint = "`p2pfl sim run` says what to expect; its scores of private rows have no noise: show them nobody"
+            said["accuracy"] = hint
+        if facts["noise_in_words"]:
+            said["noise"] = facts["noise_in_words"]
+        if not facts["nodes"]:
+            said["noise"] = "not known: it follows from a node's rows, and no node's data are here"
+        write_facts(said)
+        if not facts["nodes"]:
+            return
+        real = ("noise", "sampling_rate", "epsilon")
+        rows = [{key: f"{value:.4g}" if key in real else value for key, value in row.items()} for row in facts["nodes"]]
+        write_rows(rows, "table")
 
 
 def _look_for_budgets(inspected: Inspected, *, is_launch: bool) -> None:
-    """Warn about nodes here that have no budget and no permission to start one: they would only mix. A launch in which
-    no node would train is a mistake, and so is a model that no budget covers.
-
-    Raises UserError, StorageError: a file cannot be read.
+    """Warn about nodes here that would only mix: without a budget and a permission to start one. A launch in which no
+    node would train is a mistake, and so is a model that no budget covers. Raises UserError or StorageError.
     """
     federation = inspected.federation
     known, begin = purses(federation), f"p2pfl privacy begin {federation.path.parent}"
-    unpaid = [one.mistake for one in known if one.mistake is not None]
+    unpaid = [unpaid_mistake(one.node, one.unpaid) for one in known if one.unpaid]
     inspected.mistakes.extend(unpaid)
-    without = [one.name for one in known if one.ledger is None and not (one.is_waiting or one.unpaid)]
+    without = [one.node.name for one in known if one.ledger is None and not (one.is_waiting or one.unpaid)]
     if is_launch and not unpaid and len(without) == len(federation.present):
         text = "no node has one, so none would train"
         inspected.mistakes.append(UserError(text, file=federation.path, key="the privacy budget", allowed=begin))
@@ -214,31 +213,20 @@ def _look_for_budgets(inspected: Inspected, *, is_launch: bool) -> None:
         inspected.warnings.append(f"{text}: {begin}{names}")
 
 
-@dataclass(slots=True)
-class PrivacyFound:
-    facts: dict[str, Any] | None = None
-    """The facts for the report; None if the federation has no `[privacy]`."""
-    mistakes: list[UserError] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-
-def look_at_privacy(federation: FederationConfig, samples: Mapping[int, int], parameters: int | None) -> PrivacyFound:
-    """Inspect the privacy of a federation.
-
-    `samples` has the number of rows of each node whose data are here, by member index; `parameters` is the number of
-    trained parameters, None if unknown.
-    """
-    found, privacy = PrivacyFound(), federation.privacy
-    if privacy is None:
-        return found
-    rows, loudest = [], None
+def _look_at_privacy(inspected: Inspected, privacy: PrivacyConfig) -> dict[str, Any]:
+    """Add mistakes and warnings of the nodes whose data are here; return the facts for the report."""
+    federation, rows, loudest = inspected.federation, [], None
+    here = inspected.here.keys() & inspected.learners.keys()
+    samples = {index: inspected.learners[index].samples for index in here}
+    trained = {getattr(one, "trained", one.size + one.personal) for one in inspected.learners.values()}
+    parameters = max(trained, default=None)
     everyone = {member.index: 1 for member in federation.present} if privacy.unit == MEMBER else {}
-    for index, count in sorted((everyone | dict(samples)).items()):
+    for index, count in sorted((everyone | samples).items()):
         try:
             plan = plan_of(federation, count)
         except UserError as error:
-            if str(error) not in map(str, found.mistakes):
-                found.mistakes.append(error)
+            if str(error) not in map(str, inspected.mistakes):  # a learner's plan has the same
+                inspected.mistakes.append(error)
         else:
             rows.append(_row(federation.members[index].name, plan, samples.get(index)) if plan else {})
             loud = plan and parameters and _loudness(plan, samples.get(index) or 1, parameters, len(federation.present))
@@ -246,15 +234,16 @@ def look_at_privacy(federation: FederationConfig, samples: Mapping[int, int], pa
                 loudest = loud
     largest = max((row["epsilon"] for row in rows), default=0.0)
     if largest > WEAK:
-        found.warnings.append(f"privacy: epsilon {largest:.3g} promises little: at most {WEAK:g} is usual, 1 is strong")
+        text = f"epsilon {largest:.3g} promises little: at most {WEAK:g} is usual, 1 is strong"
+        inspected.warnings.append(f"privacy: {text}")
     if loudest is not None and loudest.of_the_run > DEAF:
         most = f"above {DEAF:g} most of what could be learned was lost in our runs, which is only a rule of thumb"
         help_ = "more rows, larger batches, more rounds at the same noise, a smaller model, or a larger epsilon"
         if privacy.unit == MEMBER:  # a member is protected as a whole, however many rows it has
             help_ = "more members, more rounds at the same noise, a smaller model, or a larger epsilon"
         text = f"the noise of the whole run is {loudest.of_the_run:.2g} times what can be learned ({most})"
-        found.warnings.append(f"privacy: little will be learned: {text}; what helps: {help_}")
-    found.facts = {
+        inspected.warnings.append(f"privacy: little will be learned: {text}; what helps: {help_}")
+    return {
         "task": federation.task.name,
         "unit": privacy.unit,
         "delta": privacy.delta,
@@ -266,7 +255,6 @@ def look_at_privacy(federation: FederationConfig, samples: Mapping[int, int], pa
         "noise_in_words": loudest and loudest.in_words,
         "nodes": rows,
     }
-    return found
 
 
 def _row(name: str, plan: Plan, samples: int | None) -> dict[str, Any]:
@@ -294,33 +282,8 @@ def _loudness(plan: Plan, samples: int, parameters: int, nodes: int) -> Loudness
     return Loudness(of_a_step=of_a_step, steps=once.steps * plan.rounds, nodes=nodes)
 
 
-def print_privacy(facts: dict[str, Any]) -> None:
-    """Print the facts that all nodes share, then a row for each node."""
-    protected = "each row of a node" if facts["unit"] == "record" else "all rows of a node together"
-    rounds = f"{facts['rounds']} rounds of each node"
-    said = {"privacy": f"of {protected}, for {rounds}, by {facts['accountant'].upper()}"}
-    said["epsilon"] = "compares with and without the data; if they are replaced, or a label changes, it is twice that"
-    if facts["test_set"] == "private":
-        said["scores"] = 'withheld; test_set = "public" shows those on a test set that is nobody\'s data'
-        said["scores"] += f"; {SCORE}" if facts["task"] == TABLES else ""
-    if not facts["shared"]:
-        hint = "`p2pfl sim run` says what to expect; its scores of private rows have no noise: show them nobody"
-        said["accuracy"] = hint
-    if facts["noise_in_words"]:
-        said["noise"] = facts["noise_in_words"]
-    if not facts["nodes"]:
-        said["noise"] = "not known: it follows from a node's rows, and no node's data are here"
-    write_facts(said)
-    if not facts["nodes"]:
-        return
-    figures = ("noise", "sampling_rate", "epsilon")
-    shown = [{key: f"{value:.4g}" if key in figures else value for key, value in row.items()} for row in facts["nodes"]]
-    write_rows(shown, "table")
-
-
-NODE = click.option(
-    "--node", "names", multiple=True, metavar="NAME", help="Only this node; by default all whose folders are here."
-)
+ALL = "Only this node; by default all whose folders are here."
+NODE = click.option("--node", "names", multiple=True, metavar="NAME", help=ALL)
 
 
 class Commands(Named):
@@ -360,9 +323,9 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool) -> None:
     """
     described, privacy = _private(federation)
     known = purses(described, names)
-    if mistakes := [one.mistake for one in known if one.mistake is not None]:
+    if mistakes := [unpaid_mistake(one.node, one.unpaid) for one in known if one.unpaid]:
         raise ExceptionGroup("models that no budget covers", mistakes)
-    if (begun := [one.name for one in known if one.ledger is not None]) and not again:
+    if (begun := [one.node.name for one in known if one.ledger is not None]) and not again:
         text = f"has begun at {', '.join(begun)}: what is spent stays spent"
         allowed = "--node for nodes without one; --again, which adds a second budget to the first"
         raise UserError(text, file=described.path, key="the privacy budget", allowed=allowed)
@@ -370,7 +333,7 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool) -> None:
     for one in known:
         after = "" if one.ledger is None else one.ledger.word
         give_permission(one.node.key_file, promise, after=after, planned=planned)
-        click.echo(f"{one.name}: its budget starts when the node starts{_before(one)}")
+        click.echo(f"{one.node.name}: its budget starts when the node starts{_before(one)}")
 
 
 def _before(purse: NodeBudget) -> str:
@@ -402,8 +365,7 @@ def show(*, federation: Path, names: tuple[str, ...], form: Form) -> None:
 def _private(path: Path) -> tuple[FederationConfig, PrivacyConfig]:
     described = load_config(path)
     if described.privacy is None:
+        text = "no privacy is promised here, so there is no budget"
         allowed = "[privacy] with epsilon and delta: docs/how-to/privacy.md"
-        raise UserError(
-            "no privacy is promised here, so there is no budget", file=described.path, key="privacy", allowed=allowed
-        )
+        raise UserError(text, file=described.path, key="privacy", allowed=allowed)
     return described, described.privacy

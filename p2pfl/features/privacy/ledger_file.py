@@ -1,11 +1,7 @@
-"""The second record of a node's privacy spending: a file next to its key, which is ahead of the log.
+"""Two files next to a node's key: the second record of its privacy spending, and a person's permission for a budget.
 
-It is durable before the log records a round, so that a truncated log, or an old copy of the state folder, does not
-restore spent rounds.
-
-A person's permission for a node's privacy budget: a file next to its key, which the node removes after use.
-
-It is outside the state folder, so that a wiped node does not restart a budget that others have seen spent.
+The record is durable before the log has a round: no truncated log, or old copy of the state, restores spent rounds. The
+node removes a permission after use. It is outside the state, so that a wiped node does not restart a spent budget.
 """
 
 from __future__ import annotations
@@ -34,13 +30,7 @@ WORD_BYTES = 16
 MOST_BYTES = 1024
 ALLOWED = "what `p2pfl privacy begin` writes; remove the file"
 BEGINS = "begins"
-_TEXT = """\
-# Permission for this node to reveal this much about its data. The node removes this file at its next start.
-word = "{word}"
-budget = "{budget}"
-"""
-
-
+_TEXT = "# Permission for this node to reveal this much about its data. The node removes this file at its next start.\n"
 _KEYS = {
     "word": matching(re.compile(f"[0-9a-f]{{{2 * WORD_BYTES}}}"), f"{2 * WORD_BYTES} hexadecimal digits"),
     "budget": choice(BEGINS),
@@ -76,19 +66,15 @@ def permission_file(key_file: Path) -> Path:
 
 
 def give_permission(key_file: Path, promise: Promise, *, after: str | None = None, planned: str = "") -> None:
-    """Permit, once, what the file promises now. `after` is the permission of the current ledger. It is durable on
-    return.
+    """Permit, once and durably, what the file promises now. `after` is the permission of the current ledger.
 
-    It belongs to the owner of the key, so that root may give it for a node that runs as another user. Raises
-    StorageError: writing fails.
+    It belongs to the key's owner, so that root may give it for another user's node. Raises StorageError: writing fails.
     """
     path = permission_file(key_file)
-    text = _TEXT.format(word=secrets.token_hex(WORD_BYTES), budget=BEGINS)
-    text += "" if after is None else f'after = "{after}"\n'
-    told = {name: value for name, value in promise._asdict().items() if value is not None}
+    told = {"word": secrets.token_hex(WORD_BYTES), "budget": BEGINS, "after": after} | promise._asdict()
     told |= {"planned": planned} if promise.epsilon is None else {}
-    text += "".join(f"{name} = {json.dumps(value)}\n" for name, value in told.items())
-    replace_file(path, [text.encode()])
+    lines = [f"{name} = {json.dumps(value)}\n" for name, value in told.items() if value is not None]
+    replace_file(path, ["".join([_TEXT, *lines]).encode()])
     if os.geteuid() == 0 and key_file.exists():
         owner = key_file.stat()
         with storage_errors(path):
@@ -171,11 +157,9 @@ class LedgerFile:
         self._lock: int | None = None
 
     def hold(self) -> None:
-        """Keep other processes on this machine from spending with this key until `release`, whatever their state
-        folder.
+        """Keep other processes on this machine from spending with this key until `release`, whatever their folder.
 
-        Two processes would not know each other's spending. A key that is not in a file exists for one run only. Raises
-        UserError: another process has the key.
+        A key that is not in a file exists for one run only. Raises UserError: another process has the key.
         """
         if self.key_file.exists():
             self._lock = lock_file(self.key_file)
@@ -208,10 +192,9 @@ class LedgerFile:
             allowed = f"{self.federation}, or a key of its own for this node; removing the file loses its record"
             raise UserError(text, file=self.path, key="federation", value=found.federation, allowed=allowed)
         if found.node != self.node:
+            text = "records the spending of another node"
             allowed = f"the file of {self.node}; removing this one loses its record"
-            raise UserError(
-                "records the spending of another node", file=self.path, key="node", value=found.node, allowed=allowed
-            )
+            raise UserError(text, file=self.path, key="node", value=found.node, allowed=allowed)
         self.kept = Ledger.of(found.ledger)
         return self.kept
 

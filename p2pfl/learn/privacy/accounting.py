@@ -5,8 +5,7 @@ dependency): numerical composition of the privacy loss (PRV, Gopi et al. 2021, a
 (RDP, Mironov et al. 2019, arXiv 1908.10530). Both are upper bounds, so the smaller one is used.
 
 A ledger may record more than was used, because spending is durable before its steps are computed. It never records less
-without saying so: one known to lack entries is marked. It is kept twice, in the state and in a file beside the key;
-`reconcile` combines the two.
+without a mark that it lacks entries. It is kept twice, in the state and beside the key; `reconcile` combines the two.
 """
 
 from __future__ import annotations

@@ -416,8 +416,7 @@ def pieces(rows: Tensor, shape: int, draws: Draws) -> Iterator[tuple[Tensor, Ten
 
     The unused places contain a row that does not count. How torch rounds a row's gradient depends on the row's place
     and the batch's shape, not on the other rows. So an additional row, which takes an unused place, does not change the
-    last bits of any other gradient. Only in a batch of several pieces may it move another row to a different place; the
-    grid's margin covers that row.
+    last bits of any other gradient. In a batch of several pieces it may move another row: the grid's margin covers it.
     """
     if not len(rows):
         return

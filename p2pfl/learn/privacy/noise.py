@@ -229,12 +229,10 @@ class Grid:
 
     @classmethod
     def of(cls, *, noise: float, clip: float, size: int, rows: int, in_sequence: int) -> Grid:
-        """Return the grid for sums of at most `rows` vectors (size,) in float64, where each number undergoes at most
-        `in_sequence` roundings.
+        """Return the grid for sums of at most `rows` vectors (size,), with at most `in_sequence` roundings of a number.
 
-        Rounding adds less than one step to the change of a number, and each of the two sums is off by at most
-        `in_sequence` roundings of the sum of all norms (Higham 2002, equation 4.4). Raises UserError: these errors
-        exceed the clip.
+        Rounding adds less than one step to the change of a number, and each of the two sums is off by that many
+        roundings of the sum of all norms (Higham 2002, equation 4.4). Raises UserError: they exceed the clip.
         """
         step = cls.step_of(noise=noise, clip=clip)
         length = MARGIN * clip - math.sqrt(size) * step * (1.0 + 2.0**-10) - 2.0 * in_sequence * ULP * rows * clip

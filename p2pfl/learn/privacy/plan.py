@@ -119,8 +119,7 @@ def plan_of(federation: FederationConfig, samples: int) -> Plan | None:
 def share_of(privacy: PrivacyConfig, members: int) -> float:
     """Return each member's part of the standard deviation of a shared noise.
 
-    The smallest set whose sum may be revealed has the whole noise even if all colluders in it leave theirs out. All
-    others add to it.
+    The smallest set whose sum may be revealed has the whole noise even if all colluders in it leave theirs out.
     """
     return 1.0 / math.sqrt(privacy.least_of(members) - privacy.colluders)
 

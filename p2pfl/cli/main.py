@@ -161,12 +161,16 @@ def _run(arguments: Sequence[str] | None, command: click.Command, name: str) -> 
 
 
 def _with_hint(error: click.NoSuchOption | click.BadOptionUsage) -> click.ClickException:
-    """Say what to use in place of an option that is gone."""
+    """Say what to use in place of an option that is gone; suggest `--format json` for `--json` where there is that."""
     name = " ".join([*(error.ctx.command_path.split()[1:] if error.ctx else ()), error.option_name])
     if isinstance(error, click.BadOptionUsage):
         return click.UsageError(f"{error.message} {GONE[name].capitalize()}", error.ctx) if name in GONE else error
     if name in GONE:
         return click.UsageError(f"{error.option_name} is gone: {GONE[name]}", error.ctx)
+    form = error.option_name.lstrip("-")
+    for option in error.ctx.command.params if error.ctx else ():
+        if "--format" in option.opts and isinstance(option.type, click.Choice) and form in option.type.choices:
+            return click.NoSuchOption(error.option_name, possibilities=[f"--format {form}"], ctx=error.ctx)
     return error
 
 

@@ -325,6 +325,13 @@ def test_what_is_gone_from_the_commands_says_what_to_use(capsys, arguments, said
     assert said in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize(("option", "suggested"), [("--json", True), ("--csv", False)])
+def test_json_leads_to_its_format(capsys, option, suggested):
+    with pytest.raises(SystemExit) as ended:
+        main(["topology", "info", "ring", "-n", "8", option])
+    assert (ended.value.code, f"--format {option[2:]}" in capsys.readouterr().err) == (2, suggested)
+
+
 @pytest.mark.parametrize("spec", ["ring", "star", "barbell", "watts-strogatz", "complete"])
 def test_the_conductance_lies_within_its_bounds(spec):
     graph = build(spec, 8, 1)

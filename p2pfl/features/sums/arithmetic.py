@@ -208,8 +208,7 @@ def order(members: Sequence[int], setup: bytes) -> tuple[int, ...]:
 
 def degree(members: int, colluders: int) -> int:
     """Partners of each one: 2 t + 2, two more for each doubling of the members, as some may die; at most all others."""
-    wanted = 2 * colluders + 2 + 2 * ceil(log2(max(members, 2)))
-    return min(wanted, members - 1)
+    return min(2 * colluders + 2 + 2 * ceil(log2(max(members, 2))), members - 1)
 
 
 def partners(circle: Sequence[int], reach: int) -> dict[int, tuple[int, ...]]:

@@ -242,16 +242,13 @@ def quorum(members: int, colluders: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumSettings:
-    """`members` are the Ed25519 keys by index, `index` is this node's own.
-
-    `life` orders the starts of this member; one without memory takes 0, and learns a later one from the others.
-    Raises ValueError: no sum is private with these numbers.
-    """
+    """`members` are the Ed25519 keys, `index` is this node's own. Raises ValueError: no sum is private with these."""
 
     federation: bytes
     members: tuple[bytes, ...]
     index: int
     life: int
+    """It orders the starts of this member; one without memory takes 0, and learns a later one from the others."""
     colluders: int = 1
     least: int = 3
     sums: int = 64

@@ -8,8 +8,7 @@
     effects = sums.wake(now)                  not before `sums.deadline`, soon after; None: nothing is going on
 
 Effects are `SendToNeighbor`, `Keep`, `HeldUp`, `SumDone` and `Refused`, to be carried out in order. Each `ask` ends
-with `SumDone` or `Refused`.
-It makes no task, opens no file and looks at no clock.
+with `SumDone` or `Refused`. It makes no task, opens no file and looks at no clock.
 """
 
 from __future__ import annotations
@@ -162,7 +161,8 @@ class Sums:
                 self._hear_total(peer, message, effects)
                 self._moved(now)
             case Want():
-                self._tree.hear_want(peer, message, effects)
+                if (total := self._tree.total(message.total)) is not None:
+                    effects.say(peer, total)
             case _:
                 assert_never(message)
         return self._settled(now, effects)

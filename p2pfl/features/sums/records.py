@@ -68,14 +68,6 @@ class SlotTally:
         """True if no list of this slot can be certified any more."""
         return len(self.quit) >= self.needed
 
-    def commonest_reason(self) -> str:
-        return min(Counter(self.quit.values()).most_common(), key=lambda each: (-each[1], each[0]))[0]
-
-    def last_epoch(self, most: int) -> int:
-        """Return the latest epoch; above `most` there is none but a liar's."""
-        epochs = [taken.wave.epoch for taken in self.waves.values()]
-        return max((epoch for epoch in epochs if epoch <= most), default=-1)
-
     def take_reveal(self, author: int, reveal: Reveal) -> None:
         if reveal.own:
             self.own.setdefault(author, []).append(reveal.own)
@@ -182,12 +174,8 @@ class Records:
 
 def atoms(sets: Collection[frozenset[int]]) -> list[int]:
     """The sizes of the groups of members who are in the same ones of these sets. Who is in none is in no group."""
-    everybody = sorted(frozenset().union(*sets))
-    groups: dict[tuple[bool, ...], int] = {}
-    for member in everybody:
-        pattern = tuple(member in each for each in sets)
-        groups[pattern] = groups.get(pattern, 0) + 1
-    return sorted(groups.values())
+    everybody = frozenset().union(*sets)
+    return sorted(Counter(tuple(member in each for each in sets) for member in everybody).values())
 
 
 class SumHistory:

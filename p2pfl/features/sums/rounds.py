@@ -211,8 +211,7 @@ TELL_S = 15.0
 class CommonState:
     """The state that this node has in common with others, and what it waits for: in words `whom`, empty: for nothing.
 
-    `life` is the number of this start of the node. `tried_s` is how long the latest refused sum was tried: a rest is no
-    longer, or nodes that try at different times would not meet.
+    `life` numbers this start of the node. `tried_s`, the time of the latest refused sum, bounds rests: so nodes meet.
     """
 
     def __init__(
@@ -373,8 +372,6 @@ class RoundsInStep(Attached):
         self._refused = 0
         self._latest: tuple[int, ...] = ()
 
-    # -- what each course says -------------------------------------------------------------------------------------
-
     @property
     def is_done(self) -> bool:
         """True once there is nothing more to sum."""
@@ -394,8 +391,6 @@ class RoundsInStep(Attached):
 
     def was_taken_over(self) -> None:
         """Forget what belongs to the state that others' has replaced."""
-
-    # -- hooks ------------------------------------------------------------------------------------------------------
 
     def channels(self) -> tuple[HandledChannel, ...]:
         return (
@@ -419,9 +414,8 @@ class RoundsInStep(Attached):
                 if await self.state.take_over(place):
                     self.was_taken_over()
             elif self.course.halted_by:
-                if not await self.state.until(
-                    self.state.is_behind, lambda: "the others, as it gives no part", self._patience_s
-                ):
+                wait_s = max(self.course.settings.linger_s, PATIENT_TIMES * self.state.slowest_s)
+                if not await self.state.until(self.state.is_behind, lambda: "the others, as it gives no part", wait_s):
                     break
             elif not self.talk.is_member:
                 # What it gave now would be given in vain.
@@ -432,8 +426,6 @@ class RoundsInStep(Attached):
 
     async def farewell(self, *, hasty: bool) -> None:  # noqa: ARG002 - there is nothing to wait for
         self.talk.close()
-
-    # -- rounds -------------------------------------------------------------------------------------------------------
 
     async def train(self) -> tuple[Vector, LocalRound] | None:
         """Let the learner begin its round; None if that is not possible now. What it returns belongs to the engine."""
@@ -484,8 +476,6 @@ class RoundsInStep(Attached):
         self._node.alarm("sum-spoiled", None, f"{label}: no right parts have such a sum, so a member's part was wrong")
         await self.state.rest()
 
-    # -- waiting and ending -------------------------------------------------------------------------------------------
-
     def _are_enough(self) -> bool:
         return len(self.state.standings.latest) >= self.least
 
@@ -496,11 +486,6 @@ class RoundsInStep(Attached):
     def _setup_in_words(self) -> str:
         missing = self.state.names(range(self.members), without=self.talk.came)
         return f"a set-up of sums; without keys yet: {missing}" if missing else "a set-up of sums"
-
-    @property
-    def _patience_s(self) -> float:
-        """How long a node that gives no part waits for the others' next state."""
-        return max(self.course.settings.linger_s, PATIENT_TIMES * self.state.slowest_s)
 
     async def _end(self) -> None:
         """Go on answering until all who are there are through, or have been waited for long enough."""

@@ -463,9 +463,7 @@ class SetupFounding:
             return
 
     def _wait_for_keys(self, opener: int, lacking: set[int], now: float) -> None:
-        """Keys that an opening names may be on their way. If they do not come, this member's own, which it has used up,
-        are drawn anew, and the opener is struck; unless they are of who was struck itself: that excuses once.
-        """
+        """Draw new keys if others that an opening names do not come: its opener is struck, unless their owner was."""
         self._stuck = min(now, self._stuck)
         if now > self._stuck + OVER * self._patience.wait_s:
             excuses = {member for member in lacking if self._blame.is_struck(member)} - {opener} - self._excused

@@ -108,12 +108,10 @@ class Standings:
             self.place, self.was_refused, self._vain = place, False, 0
         before = self.latest.get(self._own)
         serial = max(least_serial, self._least_serial, 0 if before is None else before.serial + 1)
-        signed = self._signed(self._own, serial, place.sums, place.digest)
-        signature = self._identity.sign(signed)
-        standing = SumStanding(
+        signature = self._identity.sign(self._signed(self._own, serial, place.sums, place.digest))
+        standing = self.latest[self._own] = SumStanding(
             member=self._own, serial=serial, sums=place.sums, digest=place.digest, signature=signature
         )
-        self.latest[self._own] = standing
         return standing
 
     def hear(self, standing: SumStanding) -> bool:
@@ -173,8 +171,7 @@ class Standings:
     def common_before(self, own: Place) -> Place | None:
         """Return the earlier state that a node ahead of all others should go back to, None if there is none.
 
-        So few members have its own state that nobody will take it over, and enough have signed for the earlier one: a
-        sum that few got, while the others cannot go on without them.
+        So few got its last sum that nobody will take its state over, and the others cannot go on without them.
         """
         others = Counter(one.place for member, one in self.latest.items() if member != self._own)
         if others[own] + 1 >= self.needed:

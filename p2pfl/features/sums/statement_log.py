@@ -224,8 +224,7 @@ class StatementLog:
         return taken
 
     def hear(self, peer: int, post: Post, name: bytes, effects: Effects) -> list[Taken]:
-        """Take a statement with this id and pass it on, and with an opening what waited for it; nothing: it is known,
-        or no honest member says it, or says so much.
+        """Take a statement and pass it on, and with an opening what waited for it; nothing if it is known or too much.
 
         Keys of this node's own that it has not stated are of an earlier life: not kept, and told to the caller.
         Raises PeerFault: its author did not sign it, or it is no statement.
@@ -291,9 +290,7 @@ class StatementLog:
         self.route = {member: through for member, through in self.route.items() if through != peer}
 
     def compare(self, effects: Effects) -> None:
-        """Ask neighbors whether they have what this node has, some after the others if they are many: all would send
-        the same. Not at each beat while statements come in, for then they would say that they lack what is on its way.
-        """
+        """Ask some neighbors, in turns, if they have what is here; not at each beat while much is on its way."""
         self._quiet = self._quiet + 1 if self._has_news else LOOK_EVERY
         self._has_news = False
         if self._quiet >= LOOK_EVERY:

@@ -33,7 +33,6 @@ from p2pfl.features.sums.messages import (
     SumDone,
     Total,
     VectorReady,
-    Want,
     Wave,
     Working,
     bits_of,
@@ -217,11 +216,6 @@ class Tree:
             if child != peer:
                 effects.say(child, total)
 
-    def hear_want(self, peer: int, want: Want, effects: Effects) -> None:
-        total = self.total(want.total)
-        if total is not None:
-            effects.say(peer, total)
-
 
 MOST_EPOCHS = 4
 """Waves of one root, if each finds another set of members."""
@@ -344,7 +338,8 @@ class Sum:
         if tally.certified is not None:
             yield from self._finish(tally.certified, now, wait_s)
         elif tally.is_dead:
-            self.refuse(tally.commonest_reason())
+            reasons = Counter(tally.quit.values())
+            self.refuse(min(reasons, key=lambda reason: (-reasons[reason], reason)))
         elif self.asked is not None:
             yield from self._agree(self.asked, now, wait_s)
 
@@ -378,10 +373,7 @@ class Sum:
         return sum(taken.author == self._index for taken in self._tally.waves.values())
 
     def _is_turn(self, ready: Collection[int], now: float, wait_s: float) -> bool:
-        """The lowest that held nothing up begins, once all are ready or were waited for twice as long as most took.
-
-        The next one takes its place when nothing has moved for a while, or its turn is over, and so on.
-        """
+        """The lowest that held nothing up begins, when all are ready or were waited for; the next if nothing moves."""
         clock, rank = self._clock, self._rank(self._index)
         patience = 0.0 if len(ready) == len(self.setup.roster) else 2 * (clock.quorum - clock.began) + wait_s
         waves = self._tally.waves.values()
@@ -401,7 +393,9 @@ class Sum:
         return member in self._alike and in_time
 
     def _wave(self, asked: Asked) -> Wave:
-        epoch = self._tally.last_epoch(MOST_TURNS * self.setup.settings.count) + 1
+        most = MOST_TURNS * self.setup.settings.count  # a larger one is a liar's
+        epochs = (taken.wave.epoch for taken in self._tally.waves.values())
+        epoch = max((epoch for epoch in epochs if epoch <= most), default=-1) + 1
         return Wave(setup=self.setup.id, number=self.number, epoch=epoch, terms=asked.terms)
 
     def _propose(

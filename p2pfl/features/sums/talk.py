@@ -191,14 +191,11 @@ class Incoming:
         self._came += len(piece.part)
         if self._body is not None:
             self._body += piece.part
-        return self._whole() if self._came == self._size else None
-
-    def _whole(self) -> Large | None:
-        body, self._body, self._came = self._body, None, 0
-        if body is None:
+        if self._came != self._size:
             return None
+        body, self._body, self._came = self._body, None, 0
         try:
-            return _decode_large(body)
+            return None if body is None else _decode_large(body)
         except UNREADABLE as error:
             raise PeerFault(f"pieces that make no message: {error}") from error
 
@@ -238,7 +235,9 @@ class SumTalk:
         alarm: Callable[[str, int | None, str], object] = lambda *_: None,
         meter: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._sums, self._say, self._keep, self._alarm, self._meter = sums, say, keep, alarm, meter
+        self._say, self._keep, self._alarm, self._meter = say, keep, alarm, meter
+        self._sums, self.came = sums, sums.records.latest.keys()
+        """`came` are the members whose keys are here, this one among them."""
         self._work = EngineTime()
         """The time that each neighbor's messages have cost. Who has used up its share waits for credit."""
         self._ends: dict[int, tuple[Outgoing, Incoming]] = {}
@@ -263,11 +262,6 @@ class SumTalk:
         """True if this node takes part in sums; after its start it waits for the next set-up."""
         return self._sums.setup is not None
 
-    @property
-    def came(self) -> frozenset[int]:
-        """The members whose keys are here, this one among them."""
-        return frozenset(self._sums.records.latest)
-
     async def sum(
         self,
         label: str,
@@ -277,10 +271,7 @@ class SumTalk:
         data: bytes | None = None,
         only: frozenset[int] = frozenset(),
     ) -> SumEnding:
-        """Sum a vector with those of the others, (d,) uint64; the arguments as of `Sums.ask`.
-
-        Raises ValueError: a sum is going on; StorageError: what was signed could not be written down.
-        """
+        """Sum (d,) uint64 as in `Sums.ask`. Raises ValueError: a sum goes on; StorageError: votes could not be kept."""
         if self._failure is not None:
             raise self._failure
         loop = asyncio.get_running_loop()

@@ -59,9 +59,7 @@ def posted(author, statement, settings=None):
 
 @dataclass
 class Link:
-    """How an edge treats messages. `delay_s` is drawn evenly between both; vectors take longer at so many bytes a
-    second.
-    """
+    """How an edge treats messages. `delay_s` is drawn between both; vectors take longer, at so many bytes a second."""
 
     delay_s: tuple[float, float] = (0.005, 0.05)
     loss: float = 0.0

@@ -251,9 +251,7 @@ def test_whatever_one_member_does_sums_go_on_within_a_minute(name):
 
 
 def test_of_four_members_one_that_gives_keys_and_nothing_else_is_left_out_of_the_next_set_ups():
-    """With t = 1 each of four needs the acknowledgment of all others: no roster comes about with it. So the next
-    set-up is one without it.
-    """
+    """With t = 1 each of four needs the acknowledgment of all others: no roster with it, so the next is without it."""
     world = world_with(without(Parcel, Ack, SetupOpening), count=4)
     assert run(world) == {LIAR}
     assert all(LIAR not in done.members for _, done in world.done)

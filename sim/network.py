@@ -242,8 +242,8 @@ class Network:
         links: Mapping[Edge, Link],
         deliver: Callable[[int, Event], None],
         alive: Callable[[int], bool],
+        trace: Trace,
         accepts: Callable[[int, int], bool] = lambda _index, _peer: True,
-        trace: Trace | None = None,
     ) -> None:
         self.kernel = kernel
         self.spec = spec
@@ -354,8 +354,7 @@ class Network:
         way.bytes_sent += size
         way.messages_sent += 1
         left_ns = self.kernel.now_ns
-        if self.trace is not None:
-            self.trace.add(left_ns, SENT + MESSAGE_CODES[type(message)], source, target, size)
+        self.trace.add(left_ns, SENT + MESSAGE_CODES[type(message)], source, target, size)
         if link.bandwidth is not None:
             left_ns = way.free_ns = max(left_ns, way.free_ns) + link.bandwidth.transfer_ns(size)
         if self.spec.loss and not self.quiet:
@@ -398,7 +397,7 @@ class Network:
     def _arrive(self, session: int, link: Link, end: int, event: SessionOpened | MessageReceived) -> None:
         if link.session != session:
             return
-        if self.trace is not None and type(event) is MessageReceived:
+        if type(event) is MessageReceived:
             kind = DELIVERED + MESSAGE_CODES[type(event.message)]
             self.trace.add(self.kernel.now_ns, kind, event.peer, end, message_number(event.message))
         self.deliver(end, event)
@@ -409,8 +408,7 @@ class Network:
         return link.latency_ns + int(self._jitter_ns * link.rng.random())
 
     def _note(self, kind: int, a: int, b: int, n: int) -> None:
-        if self.trace is not None:
-            self.trace.add(self.kernel.now_ns, kind, a, b, n)
+        self.trace.add(self.kernel.now_ns, kind, a, b, n)
 
     # -- figures ------------------------------------------------------------------------------------------------------
 

@@ -18,13 +18,12 @@ SQUARE = ((0, 1), (0, 2), (1, 3), (2, 3))
 class Square:
     """They note what reaches them: (nanosecond, node, event)."""
 
-    def __init__(self, links=None, *, edges=SQUARE, opened=True, slow=(), seed=1, **options):
+    def __init__(self, links=None, *, edges=SQUARE, opened=True, slow=(), seed=1):
         self.kernel = Kernel()
         self.heard = []
         self.dead = set()
         self.trace, self.entries = Trace(), []
         self.trace.add = lambda *entry: self.entries.append(entry)
-        plan = {"trace": self.trace} | options
         spec = links or LinkSpec()
         self.network = Network(
             kernel=self.kernel,
@@ -32,7 +31,7 @@ class Square:
             links=lay(dict.fromkeys(edges, 100), spec, slow, seed),
             deliver=lambda node, event: self.heard.append((self.kernel.now_ns, node, event)),
             alive=lambda node: node not in self.dead,
-            **plan,
+            trace=self.trace,
         )
         if opened:
             for edge in edges:

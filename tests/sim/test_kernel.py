@@ -75,19 +75,6 @@ def test_a_run_ends_right_after_the_action_that_makes_stop_true():
     assert kernel.now_ns == 20
 
 
-def test_events_are_the_actions_that_have_run():
-    kernel, _ = scheduled([10, 20, 30])
-    seen = []
-    kernel.at_ns(15, lambda: seen.append(kernel.events))
-    assert kernel.events == 0
-    kernel.run(20)
-    assert seen == [2]
-    assert kernel.events == 3
-    assert kernel.step()
-    assert not kernel.step()
-    assert kernel.events == 4
-
-
 @pytest.mark.parametrize("end_ns", [0, 999])
 def test_steps_and_a_run_do_the_same(end_ns):
     times = [Random(2).randrange(1000) for _ in range(100)]

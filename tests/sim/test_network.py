@@ -200,15 +200,3 @@ def test_the_trace_tells_what_happened_to_messages_and_sessions():
         "REJOINED  a=0 b=0 n=0",
     ]
     assert TraceKind.SENT + 4 == 36
-
-
-def test_a_network_without_a_trace_does_the_same():
-    with_trace, without = (
-        Square(LinkSpec(drop=0.3, duplication=0.3)),
-        Square(LinkSpec(drop=0.3, duplication=0.3), trace=None),
-    )
-    for square in (with_trace, without):
-        for version in range(100):
-            square.send(0, 1, version)
-        square.run()
-    assert with_trace.heard == without.heard

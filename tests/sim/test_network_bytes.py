@@ -35,7 +35,7 @@ from p2pfl.net.links import Links, Membership, Watcher
 from p2pfl.net.session_table import Callbacks
 from p2pfl.node import assembly
 from p2pfl.wire import Assembler, split
-from sim.kernel import MESSAGE_CODES, Kernel
+from sim.kernel import MESSAGE_CODES, Kernel, Trace
 from sim.network import BINDING_SECTIONS, Framing, Network, lay, sealed_bytes
 from sim.worlds.model import LinkSpec
 
@@ -214,6 +214,7 @@ def simulated_counts(sends):
         links=lay({(0, 1): LIMIT}, LinkSpec(), (), 0),
         deliver=lambda _, event: heard.append(event),
         alive=lambda _: True,
+        trace=Trace(),
     )
     network.open((0, 1))
     kernel.run(10**9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.errors import UserError
-from sim.federations import available_bytes, check_count, check_memory, needed_bytes
+from sim.federations import available_bytes, check_memory, needed_bytes
 
 SMALL = {"nodes": 1000, "edges": 2000, "size": 2410, "payload_bytes": 2000 * 1300}
 GB = 10**9
@@ -52,13 +52,6 @@ def test_the_least_of_machine_and_groups_is_available(machine):
         sys__fs__cgroup__a__memory_dot_stat="anon 1\ninactive_file 1000000000\n",
     )
     assert available_bytes(root) == 1_500_000_000
-
-
-def test_more_nodes_than_fit_whatever_they_learn_are_refused_by_their_number(machine):
-    root = machine(proc__meminfo="MemAvailable: 8000000 kB\n")
-    check_count(50_000, each=60_000, root=root)
-    with pytest.raises(UserError, match=r"--nodes: so many need 60\.\d GB at least; 8\.2 GB"):
-        check_count(10**6, each=60_000, root=root)
 
 
 def test_where_nothing_is_known_nothing_is_refused(tmp_path, machine):

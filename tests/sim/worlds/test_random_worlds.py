@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
 from drawn_worlds import COMPRESSORS, RULES, draw, draw_changing
 
 from p2pfl.aggregate import liars_of
@@ -14,11 +13,6 @@ from sim.worlds.timeline import Crash, Separate, plan_faults, steps_of
 SEEDS = 2000
 
 
-@pytest.fixture(scope="module")
-def drawn():
-    return [draw(seed) for seed in range(SEEDS)]
-
-
 def mixes(federation):
     """Whether some node has more than 2 b neighbors."""
     liars = liars_of(federation.gossip.rule)
@@ -26,9 +20,10 @@ def mixes(federation):
     return liars > 0 and most > 2 * liars
 
 
-def test_drawn_worlds_have_every_kind_of_fault_and_peace_too(drawn):
-    kinds = Counter()
+def test_drawn_worlds_have_every_kind_of_fault_and_peace_too():
+    kinds, drawn = Counter(), [draw(seed) for seed in range(SEEDS)]
     for federation, world in drawn:
+        assert check_world(world, len(federation.members)) == []
         plan = plan_faults(world, len(federation.members), federation.seed)
         crashes = [fault for fault in plan.faults if isinstance(fault, Crash)]
         kinds["durable crash"] += any(not crash.amnesia for crash in crashes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -134,9 +135,8 @@ def test_a_compressor_that_does_not_fit_the_model_is_found_before_anything_is_op
     assert (caught.value.file, caught.value.key) == (str(field.folder / "federation.toml"), "edge[0].compressor")
 
 
-def test_rounds_that_are_not_private_do_not_continue_a_log_with_a_ledger(ward):
-    """Else an older snapshot would bring that ledger back, as if they had not been."""
-    field = ward(2)
+def with_a_ledger(field):
+    """Node 0's setup, whose state has a ledger."""
     field.write()
     setup = setup_of(field)
     with closing(Store.open(setup.node.state_dir, durability="exchange")) as store:
@@ -145,6 +145,22 @@ def test_rounds_that_are_not_private_do_not_continue_a_log_with_a_ledger(ward):
         picture = image(state, with_replicas=True)
         header = picture.header | snapshot_header(setup)
         store.checkpoint(State(header=header, arrays=picture.arrays, blobs=picture.blobs))
+    return setup
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_ledger_from_a_disk_that_has_lost_something_is_known_to_lack_entries(ward, monkeypatch, complete):
+    setup = with_a_ledger(ward(2))
+    monkeypatch.setattr("p2pfl.node.assembly.plan_by", lambda _: "a plan")
+    with closing(Store.open(setup.node.state_dir, durability="exchange")) as store:
+        loaded = replace(store.load(), complete=complete)
+        monkeypatch.setattr(store, "load", lambda: loaded)
+        assert recover(setup, store).ledger.is_whole == complete
+
+
+def test_rounds_that_are_not_private_do_not_continue_a_log_with_a_ledger(ward):
+    """Else an older snapshot would bring that ledger back, as if they had not been."""
+    setup = with_a_ledger(ward(2))
     with closing(Store.open(setup.node.state_dir, durability="exchange")) as store:
         assert recover(setup, store).ledger is None
         with pytest.raises(StorageError, match="until a checkpoint succeeds: rounds that are not private"):

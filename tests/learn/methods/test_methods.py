@@ -145,7 +145,8 @@ def test_with_privacy_a_method_that_looks_at_the_loss_is_refused_with_those_that
     for spec in ("fair", f"{tmp_path}/own.py:Own"):
         with pytest.raises(UserError, match="loss") as caught:
             method_of(Federation(method=spec, **private).config)
-        assert (caught.value.key, "tracking, variate" in caught.value.allowed) == ("training.method", True)
+        assert caught.value.key == "training.method"
+        assert {"tracking", "variate"} < set(caught.value.allowed.replace(";", ",").split(", "))
     assert method_of(Federation(method="tracking", **private).config).spec == "tracking:gain=0.5"
 
 

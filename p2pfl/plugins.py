@@ -125,19 +125,21 @@ def _module_from_file(what: str, path: Path) -> ModuleType:
     return module
 
 
-def face(package: str) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package with which its modules' names can be imported from the package itself.
+def face(package: str, *, deep: bool = False) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package with which names of its modules can be imported from the package itself.
 
-    Tests import so, that code can move. Modules are imported in their order, until one has the name.
+    Tests import so, that code can move. Modules (with `deep` those of its packages, too) are imported one after the
+    other, until one has the name.
     """
 
     def find(name: str) -> Any:
-        from pkgutil import iter_modules  # noqa: PLC0415 - only tests come here
+        from pkgutil import iter_modules, walk_packages  # noqa: PLC0415 - only tests come here
 
-        modules = [module.name for module in iter_modules(sys.modules[package].__path__) if not module.ispkg]
-        if name not in modules and not name.startswith("__"):
+        known = (walk_packages if deep else iter_modules)(sys.modules[package].__path__, f"{package}.")
+        modules = [one.name for one in known if (deep or not one.ispkg) and not one.name.endswith("__main__")]
+        if f"{package}.{name}" not in modules and not name.startswith("__"):
             for module in modules:
-                if name in (names := vars(importlib.import_module(f"{package}.{module}"))):
+                if name in (names := vars(importlib.import_module(module))):
                     return names[name]
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 

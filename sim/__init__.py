@@ -22,7 +22,7 @@ _HOME = {
 }
 
 
-_module_with = face(__name__)
+_module_with = face(__name__, deep=True)
 
 
 def __getattr__(name: str) -> Any:

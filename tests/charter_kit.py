@@ -5,11 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from p2pfl.config.charter import Charter, amended, signed
-from p2pfl.config.load import federation_from
-from p2pfl.config.model import FederationConfig
-from p2pfl.config.tables import Mistakes
-from p2pfl.config.writing import successor, with_member
+from p2pfl.config import Charter, FederationConfig, Mistakes, amended, federation_from, signed, successor, with_member
 from p2pfl.crypto.identity import Identity, public_text
 
 ADMIN, SECOND_ADMIN, STRANGER = (Identity(bytes([number]) * 32) for number in (101, 102, 103))

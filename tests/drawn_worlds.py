@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 
 from p2pfl.chance import stream
-from p2pfl.config.model import Edges, FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
-from sim.worlds.model import (
+from p2pfl.config import Edges, FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
+from sim import (
     AmendSpec,
     ChurnSpec,
     ComputeSpec,
@@ -25,9 +25,14 @@ from sim.worlds.model import (
     Spread,
     UpTimes,
     WorldSpec,
+    below,
     ends,
+    log_uniform,
+    permutation,
+    sample,
+    uniform,
 )
-from sim.worlds.settling import below, choice, log_uniform, permutation, sample, uniform
+from sim.worlds.settling import choice
 
 COMPRESSORS = (
     *("none", "float16", "q8", "q4", "q2", "sign", "q8", "q4"),

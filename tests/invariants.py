@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from p2pfl.core.core import Core
-from p2pfl.core.edge import Edge
-from p2pfl.core.neighbor import INBOX
-from p2pfl.core.settings import NEVER
+from p2pfl.core import INBOX, NEVER, Core, Edge
 
 
 def check_invariants(node: Core) -> None:

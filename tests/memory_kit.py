@@ -10,9 +10,18 @@ from collections.abc import Coroutine
 from logging import Logger
 from typing import Any, TypeVar
 
-from p2pfl.net.address import Address, DialPath, cannot_listen
-from p2pfl.net.limits import Limits
-from p2pfl.net.transport import ConnectionStage, GoneError, Line, Meet, Refusals, Transport
+from p2pfl.net import (
+    Address,
+    ConnectionStage,
+    DialPath,
+    GoneError,
+    Limits,
+    Line,
+    Meet,
+    Refusals,
+    Transport,
+    cannot_listen,
+)
 
 T = TypeVar("T")
 

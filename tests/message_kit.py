@@ -4,22 +4,36 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from p2pfl.core.messages import Ask, Busy, Done, Hello, LivesTold, Ready, Reply, Request, Resign, Resync
+from p2pfl.core import Ask, Busy, Done, Hello, LivesTold, Ready, Reply, Request, Resign, Resync
 from p2pfl.errors import PeerFault
 from p2pfl.features.bounds.traffic import CHANNEL as PAUSE
 from p2pfl.features.bounds.traffic import Pausing
-from p2pfl.features.members.charters import CHANNEL as CHARTER
-from p2pfl.features.members.charters import CharterAsked, CharterPart, CharterTold
-from p2pfl.features.stats.statements import CHANNEL as STATS
-from p2pfl.features.stats.statements import SUMS_CHANNEL as STATS_SUMS
-from p2pfl.features.stats.statements import AtQuestion, MemberStatement
-from p2pfl.features.status.spread import CHANNEL as VITALS
-from p2pfl.features.status.spread import VitalsTold
-from p2pfl.features.sums.messages import BranchPart, Have, Poll, Post, Total, Want, Wave, Working, encode_statement
-from p2pfl.features.sums.standings import CHANNEL as STANDINGS
-from p2pfl.features.sums.standings import StatePiece, StateWanted, SumStanding
+from p2pfl.features.members import CHANNEL as CHARTER
+from p2pfl.features.members import CharterAsked, CharterPart, CharterTold
+from p2pfl.features.stats import CHANNEL as STATS
+from p2pfl.features.stats import SUMS_CHANNEL as STATS_SUMS
+from p2pfl.features.stats import AtQuestion, MemberStatement
+from p2pfl.features.status import CHANNEL as VITALS
+from p2pfl.features.status import VitalsTold
+from p2pfl.features.sums import CHANNEL as STANDINGS
+from p2pfl.features.sums import (
+    BranchPart,
+    Credit,
+    Farewell,
+    Have,
+    Piece,
+    Poll,
+    Post,
+    StatePiece,
+    StateWanted,
+    SumStanding,
+    Total,
+    Want,
+    Wave,
+    Working,
+    encode_statement,
+)
 from p2pfl.features.sums.talk import CHANNEL as SUMS
-from p2pfl.features.sums.talk import Credit, Farewell, Piece
 from p2pfl.features.tables.agreeing import CHANNEL as SCHEMA
 from p2pfl.features.tables.agreeing import ProposalPart, ProposalsHeld
 from p2pfl.wire import Offer, PartHeld, Receipt, Side, encode

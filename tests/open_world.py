@@ -11,16 +11,12 @@ import numpy as np
 
 from p2pfl.aggregate import Rule
 from p2pfl.compress import Compressor
-from p2pfl.config.model import Edges
-from p2pfl.core.events import Event
-from p2pfl.core.settings import Conservative, Profile, Robust, Settings
-from p2pfl.engine.arithmetic import Codecs, fragments_of
-from p2pfl.learn.interface import Learner
+from p2pfl.config import Edges
+from p2pfl.core import Conservative, Event, Profile, Robust, Settings
+from p2pfl.engine import Codecs, fragments_of
+from p2pfl.learn import Learner
 from p2pfl.methods import Method
-from sim.cluster import Cluster, Surroundings, all_neighbors
-from sim.exact import ExactEngine, ExactPlan
-from sim.kernel import NS
-from sim.worlds.model import LinkSpec, SlowNodes
+from sim import NS, Cluster, ExactEngine, ExactPlan, LinkSpec, SlowNodes, Surroundings, all_neighbors
 from tests.invariants import check_invariants
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -12,17 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.config.model import Edges
-from p2pfl.core.events import ApplyReply, ApplyRequest, Bootstrap, ChangeEdges, CommitRound, Mix, Operation
-from p2pfl.engine.arithmetic import slices_of
-from p2pfl.engine.state import EdgeState
-from p2pfl.learn.interface import Vector
-from p2pfl.reporting.report import Report
-from sim import simulate
-from sim.cluster import PreparedRun
-from sim.exact import ExactEngine
-from sim.host import Watch
-from sim.kernel import MESSAGE_CODES, TraceKind
+from p2pfl.config import Edges
+from p2pfl.core import ApplyReply, ApplyRequest, Bootstrap, ChangeEdges, CommitRound, Mix, Operation
+from p2pfl.engine import EdgeState, slices_of
+from p2pfl.learn import Vector
+from p2pfl.reporting import Report
+from sim import MESSAGE_CODES, ExactEngine, PreparedRun, TraceKind, Watch, simulate
 from tests.invariants import check_invariants
 
 Totals = NDArray[np.float64]

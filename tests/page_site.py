@@ -13,20 +13,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
+from p2pfl.config import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.features import FEATURES
-from p2pfl.features.status.feature import Display
-from p2pfl.features.status.spread import Roster, VitalsTold, period_s
-from p2pfl.features.status.watchdog import Hearing
-from p2pfl.learn.intervals import wilson
-from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
-from p2pfl.node.feature import alarm_texts
-from p2pfl.node.status import Feed
+from p2pfl.features.status import Display, Hearing, Roster, VitalsTold, period_s
+from p2pfl.learn import ACCURACY, LOSS, Measure, wilson
+from p2pfl.node import Feed, alarm_texts
 from p2pfl.plugins import software
-from p2pfl.reporting.measures import value_of
-from p2pfl.reporting.status import PrivacyStatus
-from p2pfl.reporting.vitals import Vitals, bitmap, figure, in_row, realm_of, sign
+from p2pfl.reporting import PrivacyStatus, Vitals, bitmap, figure, in_row, realm_of, sign, value_of
 from topologies import build
 
 ROUNDS = 400

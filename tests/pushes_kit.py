@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from settled import require_edges_to_agree, settled_states
 
-from p2pfl.config.load import load_config
-from p2pfl.engine.state import NodeState
+from p2pfl.config import load_config
+from p2pfl.engine import NodeState
 
 # Rounds that move each model far from its neighbors', and the weighted sum of all models not at all: in round r a node
 # adds +g(r)/n or -g(r)/n. What the sum is in the end shows whether an exchange or a round was lost or done twice.

@@ -11,14 +11,17 @@ from typing import Any, Self
 from memory_kit import MemoryNetwork, MemoryTransport
 
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.relay.link import LinkParts, RelayLink
-from p2pfl.features.relay.server import Admissions, ListedFederation, RelayServer
-from p2pfl.features.relay.switchboard import Switchboard
-from p2pfl.features.relay.tickets import register
-from p2pfl.features.relay.transport import ByRelayTransport
-from p2pfl.net.address import Address
-from p2pfl.net.limits import Limits
-from p2pfl.net.transport import Counters, Line, Refusals
+from p2pfl.features.relay import (
+    Admissions,
+    ByRelayTransport,
+    LinkParts,
+    ListedFederation,
+    RelayLink,
+    RelayServer,
+    Switchboard,
+    register,
+)
+from p2pfl.net import Address, Counters, Limits, Line, Refusals
 
 TOKEN = b"t" * 32
 QUICK = Limits(retry_first_s=0.02, retry_ceiling_s=0.2, contest_s=0.3, close_s=0.3, settled_s=0.0, direct_again_s=0.05)

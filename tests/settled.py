@@ -8,12 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from p2pfl.compress import make_compressor
-from p2pfl.config.model import FederationConfig
-from p2pfl.engine.arithmetic import Codecs
-from p2pfl.engine.changes import ReplyWasApplied, redo
-from p2pfl.engine.state import NodeState
-from p2pfl.learn.methods import method_of
-from p2pfl.node.assembly import replay
+from p2pfl.config import FederationConfig
+from p2pfl.engine import Codecs, NodeState, ReplyWasApplied, redo
+from p2pfl.learn import method_of
+from p2pfl.node import replay
 from p2pfl.storage import peek
 
 

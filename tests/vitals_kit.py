@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from p2pfl.reporting.vitals import Vitals
+from p2pfl.reporting import Vitals
 
 ROW = Vitals(
     member=0,

@@ -27,6 +27,7 @@ from p2pfl.aggregate.rules import (
     SelfCenteredClipping,
     TrimmedMean,
 )
+from p2pfl.plugins import face
 
 __all__ = [
     "ADVICE",
@@ -55,3 +56,5 @@ __all__ = [
     "make_rule",
     "parse_rule",
 ]
+
+__getattr__ = face(__name__)

@@ -1,0 +1,5 @@
+"""Commands."""
+
+from p2pfl.plugins import face
+
+__getattr__ = face(__name__)

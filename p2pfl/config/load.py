@@ -324,8 +324,6 @@ def _own_network(values: dict[str, Any], folder: Path, mistakes: Mistakes) -> Ow
     return OwnNetwork(**values)
 
 
-# -- what contradicts [privacy] ----------------------------------------------------------------------------------------
-
 ON_PUBLIC = 'no improvement of a metric of the test set, with privacy.test_set = "public"; or after a time'
 
 

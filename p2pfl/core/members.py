@@ -355,8 +355,6 @@ class Lives:
         self.due_at = NEVER
         """When news must be passed on: reports that arrive at about the same time share one message."""
 
-    # -- news to pass on ---------------------------------------------------------------------------------------------
-
     def note_news(self, source: int, member: int) -> None:
         """Mark news to be passed on to all neighbors except the one that reported it and the one it is about."""
         self._news_sources[member] = source
@@ -367,8 +365,6 @@ class Lives:
         self._passed_at, self.due_at = now, NEVER
         news, self._news_sources = self._news_sources, {}
         return [(member, source, self.latest[member]) for member, source in news.items()]
-
-    # -- words of others ---------------------------------------------------------------------------------------------
 
     def judge(self, member: int, life: Life) -> LifeNews:
         """Judge a life reported by others."""

@@ -11,11 +11,13 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict  # noqa: E40
 from flwr.client import NumPyClient  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
 
-from p2pfl.adapt import flower  # noqa: E402
-from p2pfl.config.model import TrainingConfig  # noqa: E402
+from p2pfl.adapt.flower import task  # noqa: E402
+from p2pfl.config import TrainingConfig  # noqa: E402
 from p2pfl.errors import LearningError, UserError  # noqa: E402
-from p2pfl.learn.interface import RoundStart  # noqa: E402
-from p2pfl.learn.task import NodeContext  # noqa: E402
+from p2pfl.learn import (  # noqa: E402
+    NodeContext,
+    RoundStart,
+)
 from p2pfl.methods import Variate  # noqa: E402
 
 
@@ -44,7 +46,7 @@ class Mean(NumPyClient):
 def learner(client=Mean, *, node=1, training=None, **how):
     made = client if isinstance(client, ClientApp) else lambda context: client(context).to_client()
     context = NodeContext(node=node, nodes=2, name="n", seed=5, base_dir=None, local={"path": "/x/y"})
-    return flower.task(made, **how).learner(context, training or TrainingConfig())
+    return task(made, **how).learner(context, training or TrainingConfig())
 
 
 def test_a_numpy_client_is_a_learner_whose_start_all_nodes_share():

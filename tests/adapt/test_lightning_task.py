@@ -10,11 +10,13 @@ lightning = pytest.importorskip("lightning", reason="the extra lightning has it,
 import torch  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-from p2pfl.adapt import lightning as adapter  # noqa: E402
-from p2pfl.config.model import TrainingConfig  # noqa: E402
+from p2pfl.adapt.lightning import task  # noqa: E402
+from p2pfl.config import TrainingConfig  # noqa: E402
 from p2pfl.errors import UserError  # noqa: E402
-from p2pfl.learn.interface import RoundStart  # noqa: E402
-from p2pfl.learn.task import NodeContext  # noqa: E402
+from p2pfl.learn import (  # noqa: E402
+    NodeContext,
+    RoundStart,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -52,7 +54,7 @@ class Points(lightning.LightningDataModule):
 
 def learner(module=Line, node=1):
     context = NodeContext(node=node, nodes=2, name="n", seed=0, base_dir=None)
-    return adapter.task(module, Points).learner(context, TrainingConfig())
+    return task(module, Points).learner(context, TrainingConfig())
 
 
 def test_a_module_learns_from_a_start_that_all_nodes_share():
@@ -68,6 +70,6 @@ def test_a_module_learns_from_a_start_that_all_nodes_share():
 
 def test_what_does_not_fit_is_one_clear_error():
     with pytest.raises(UserError, match="module: this must be a function"):
-        adapter.task(Line(), Points)
+        task(Line(), Points)
     with pytest.raises(UserError, match="first arrays: failed: ZeroDivisionError"):
         learner(lambda: 1 / 0)

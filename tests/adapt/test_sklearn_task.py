@@ -15,10 +15,12 @@ from sklearn.naive_bayes import GaussianNB  # noqa: E402
 from sklearn.neural_network import MLPClassifier  # noqa: E402
 
 from p2pfl.adapt import sklearn as adapter  # noqa: E402
-from p2pfl.config.model import TrainingConfig  # noqa: E402
+from p2pfl.config import TrainingConfig  # noqa: E402
 from p2pfl.errors import UserError  # noqa: E402
-from p2pfl.learn.interface import RoundStart  # noqa: E402
-from p2pfl.learn.task import NodeContext  # noqa: E402
+from p2pfl.learn import (  # noqa: E402
+    NodeContext,
+    RoundStart,
+)
 from p2pfl.methods import Variate  # noqa: E402
 
 X, Y = make_classification(200, 6, n_informative=4, n_classes=3, random_state=0)

@@ -16,12 +16,16 @@ peft = pytest.importorskip("peft", reason=REASON)
 
 import torch  # noqa: E402
 
-from p2pfl.adapt import transformers as adapter  # noqa: E402
-from p2pfl.adapt.transformers import blocks_of  # noqa: E402
-from p2pfl.config.model import Compute, TaskConfig, TrainingConfig  # noqa: E402
+from p2pfl.adapt.transformers import (  # noqa: E402
+    blocks_of,
+    task,
+)
+from p2pfl.config import Compute, TaskConfig, TrainingConfig  # noqa: E402
 from p2pfl.errors import UserError  # noqa: E402
-from p2pfl.learn.interface import RoundStart  # noqa: E402
-from p2pfl.learn.load import make_learner  # noqa: E402
+from p2pfl.learn import (  # noqa: E402
+    RoundStart,
+    make_learner,
+)
 from tests.adapt.language_model import TEXT, write_model  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -92,7 +96,7 @@ def mappings_of(folder):
 def test_without_adapters_all_is_trained(folder):
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
     config = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
-    whole, part = adapter.task(folder, block=32), adapter.task(folder, peft=config, block=32)
+    whole, part = task(folder, block=32), task(folder, peft=config, block=32)
     count = sum(one.numel() for one in model.parameters())
     assert sum(one.numel() for one in whole.model().state_dict().values()) == count
     assert sum(one.numel() for one in part.model().state_dict().values()) == 2 * 2 * (2 * 16 + 2 * 16) / 2
@@ -166,7 +170,7 @@ def test_a_folder_whose_parts_do_not_fit_is_refused(folder, tmp_path, spoil, sai
     place = shutil.copytree(folder, tmp_path / "model")
     spoil(place)
     with pytest.raises(UserError) as caught:
-        adapter.task(place)
+        task(place)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 

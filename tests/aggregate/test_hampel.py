@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pfl.aggregate import Hampel, Neighborhood, distances, make_rule
-from p2pfl.aggregate.distances import spread_of
-from p2pfl.aggregate.rules import center, fading
+from p2pfl.aggregate import Hampel, Neighborhood, center, distances, fading, make_rule, spread_of
 
 AXES = np.eye(6)
 

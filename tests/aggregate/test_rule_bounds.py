@@ -16,18 +16,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.aggregate import (
+    BLOCK,
     NNM,
     ClippedSum,
     GeometricMedian,
     Hampel,
     Median,
+    MixedRows,
     MoNNA,
+    PlainRows,
     SelfCenteredClipping,
     TrimmedMean,
     distances,
+    network,
+    sorted_blocks,
+    spread_of,
 )
-from p2pfl.aggregate.columns import BLOCK, MixedRows, PlainRows, network, sorted_blocks
-from p2pfl.aggregate.distances import spread_of
 
 LIES = ("far", "near", "flipped", "mimic", "inside", "zero")
 

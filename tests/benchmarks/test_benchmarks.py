@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.learn.methods import method_of
-from sim.sweeps.job import build
-from sim.sweeps.plan import load_sweep, make_plan
+from p2pfl.learn import method_of
+from sim import build, load_sweep
+from sim.sweeps.plan import make_plan
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"

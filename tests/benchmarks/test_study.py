@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.learn.methods import method_of
-from p2pfl.learn.task import NodeContext
-from sim.sweeps.job import build
+from p2pfl.learn import NodeContext, method_of
+from sim import build
 from sim.sweeps.plan import make_plan
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import pytest
 
 from p2pfl.cli.main import main
-from p2pfl.config.load import load_config, load_node
-from p2pfl.core.events import CommitRound
-from p2pfl.engine.changes import entry, image
-from p2pfl.node import assembly
+from p2pfl.config import load_config, load_node
+from p2pfl.core import CommitRound
+from p2pfl.engine import entry, image
+from p2pfl.node import make_engine, read_setup, snapshot_header
 from p2pfl.storage import State, Store
 
 TASK = """
@@ -96,12 +96,12 @@ def trained():
 def run_rounds(ward, name, rounds):
     """Train alone; the newest snapshot is one round old, the last round is in the log alone."""
     federation = load_config(ward)
-    setup = assembly.read_setup(federation, load_node(ward / name, federation))
-    engine, store = assembly.make_engine(setup, None), Store.open(setup.node.state_dir, durability="exchange")
+    setup = read_setup(federation, load_node(ward / name, federation))
+    engine, store = make_engine(setup, None), Store.open(setup.node.state_dir, durability="exchange")
     for index in range(rounds):
         engine.state.local = setup.learner.local_state()
         picture = image(engine.state, with_replicas=True)
-        header = picture.header | assembly.snapshot_header(setup)
+        header = picture.header | snapshot_header(setup)
         store.checkpoint(State(header=header, arrays=picture.arrays, blobs=picture.blobs))
         start = engine.begin_round(accompanied=True)
         engine.outcomes.put((start.model, setup.learner.train(start, index)))

@@ -8,7 +8,7 @@ import os
 import threading
 from contextlib import contextmanager
 
-from p2pfl.features.status.page import StatusPage
+from p2pfl.features.status import StatusPage
 
 MEMBERS = ("node0", "node1", "node2", "node3")
 ROW = {

@@ -10,14 +10,10 @@ from pathlib import Path
 import pytest
 
 from p2pfl.aggregate import ADVICE, RULES, parse_rule
-from p2pfl.cli.main import cli
-from p2pfl.core.limits import FIRST_TERM_S, FORGIVEN_S, LONGEST_TERM_S, POINTS, Fault, Standing
-from p2pfl.reporting.figures import bearings
-from sim import simulate
-from sim.attacks import ATTACKS, parse_attack
-from sim.federations import describe
-from sim.plans.systems import ROBUST_RULES
-from sim.worlds.model import SECTIONS, LiarSpec, WorldSpec
+from p2pfl.cli import cli
+from p2pfl.core import FIRST_TERM_S, FORGIVEN_S, LONGEST_TERM_S, POINTS, Fault, Standing
+from p2pfl.reporting import bearings
+from sim import ATTACKS, ROBUST_RULES, SECTIONS, LiarSpec, WorldSpec, describe, parse_attack, simulate
 
 GUIDE_FOLDER = Path(__file__).parents[2] / "docs" / "how-to"
 GUIDE = (GUIDE_FOLDER / "liars.md").read_text(encoding="utf-8")

@@ -9,13 +9,10 @@ import shutil
 
 import pytest
 
-from p2pfl.compress import chains, entropy
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.features.lan import discovery
-from p2pfl.learn.privacy import accounting
-from p2pfl.learn.privacy.accounting import Spend, epsilon_of
-from p2pfl.reporting.figures import MESSAGE_BYTES
-from p2pfl.storage import disk
+from p2pfl.learn.privacy import Spend, epsilon_of
+from p2pfl.reporting import MESSAGE_BYTES
 
 
 @pytest.fixture
@@ -58,7 +55,7 @@ def test_zstd_where_its_library_is_not_installed_is_a_mistake_and_not_a_crash_of
     def missing():
         raise ModuleNotFoundError("No module named 'backports.zstd'", name="backports.zstd")
 
-    monkeypatch.setattr(entropy, "_library", missing)
+    monkeypatch.setattr("p2pfl.compress.entropy._library", missing)
     change("federation.toml", 'compressor = "q4"', 'compressor = "q4+zstd"')
     outcome = p2pfl("check", ward)
     assert outcome.code == 2
@@ -143,7 +140,7 @@ def test_compressors_that_do_not_fit_are_all_told_with_the_other_mistakes(p2pfl,
 def test_a_filter_that_matches_nothing_is_one_mistake_beside_those_of_compressors(
     p2pfl, ward, change, override, monkeypatch
 ):
-    monkeypatch.setattr(chains, "zstd_is_installed", lambda: False)
+    monkeypatch.setattr("p2pfl.compress.chains.zstd_is_installed", lambda: False)
     change("federation.toml", '# share = "*"', 'share = ["0.*", "head.*"]')
     override("node1", "node2", "q8+zstd")
     outcome = p2pfl("check", ward, "--format", "json")
@@ -342,11 +339,11 @@ def test_labels_beside_the_federation_file_are_found(p2pfl, ward, change):
 def test_a_disk_without_room_for_two_snapshots_is_a_warning_and_a_volume_that_is_too_small_a_mistake(
     p2pfl, ward, monkeypatch
 ):
-    monkeypatch.setattr(disk, "free_bytes", lambda _: 1000.0)
+    monkeypatch.setattr("p2pfl.storage.disk.free_bytes", lambda _: 1000.0)
     outcome = p2pfl("check", ward)
     assert outcome.code == 0
     assert re.search(r"warning: .*state needs [\d,]+ bytes for the state, and there are 1,000", outcome.out)
-    monkeypatch.setattr(disk, "volume_bytes", lambda _: 2000.0)
+    monkeypatch.setattr("p2pfl.storage.disk.volume_bytes", lambda _: 2000.0)
     outcome = p2pfl("check", ward)
     assert outcome.code == 2
     assert re.search(r"node\.toml: node\.state_dir: the volume is too small .*2,000 bytes", outcome.err)
@@ -410,7 +407,7 @@ def test_where_no_data_are_here_the_noise_of_members_is_known_and_that_of_rows_i
 
 def test_without_opacus_check_says_once_what_to_install(p2pfl, ward, change, monkeypatch):
     with_privacy(change, "epsilon = 8.0\ndelta = 1e-4")
-    monkeypatch.setattr(accounting, "find_spec", lambda _: None)
+    monkeypatch.setattr("p2pfl.learn.privacy.accounting.find_spec", lambda _: None)
     outcome = p2pfl("check", ward)
     assert outcome.code == 2
     assert outcome.err.count("pip install '.[privacy]'") == 1

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from p2pfl.cli.check import merged
+from p2pfl.cli import merged
 from p2pfl.console.output import size
 from tests.cli.conftest import change
 

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from p2pfl.features.privacy.findings import DEAF, FREE, Loudness
+from p2pfl.features.privacy import DEAF, FREE, Loudness
 
 # Not imported here: it takes seconds.
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("opacus") is None, reason="the extra privacy")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.cli import main as command_line
+from p2pfl.cli.main import __file__
 
-ROOT = Path(command_line.__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 
 IN_BASH = """
 source "$1"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.cli.launch import PARAMETERS
-from p2pfl.config.load import load_config, load_node
-from p2pfl.node.assembly import load_learner
+from p2pfl.cli import PARAMETERS
+from p2pfl.config import load_config, load_node
+from p2pfl.node import load_learner
 
 
 @pytest.mark.parametrize(

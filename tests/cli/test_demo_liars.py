@@ -7,9 +7,9 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from p2pfl.cli.launch import MARK, about_liars, from_here
-from p2pfl.config.load import load_config
-from p2pfl.fleet import fleet as lies
+from p2pfl.cli import MARK, about_liars, from_here
+from p2pfl.config import load_config
+from p2pfl.fleet import GROUP, find_attackers
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_rule_file_is_looked_for_from_where_the_demo_is_called(tmp_path, monke
 
 
 def test_without_a_package_of_attacks_the_demo_says_what_is_missing(p2pfl, monkeypatch):
-    monkeypatch.setattr(lies, "entry_points", lambda **_: [])
+    monkeypatch.setattr("p2pfl.fleet.fleet.entry_points", lambda **_: [])
     outcome = p2pfl("demo", "--byzantine", "1", "--attack", "mimic")
     assert outcome.code == 2
     assert "no package of attacks is installed" in outcome.err
@@ -72,8 +72,8 @@ def test_who_lies_is_told(p2pfl, monkeypatch, liars, said):
 
 
 def test_liars_are_found_by_the_name_of_their_entry_point_alone():
-    found = EntryPoint("attackers", "sim.attackers.offer:OFFER", lies.GROUP).load()
-    assert type(lies.find_attackers()) is type(found)
+    found = EntryPoint("attackers", "sim.attackers.offer:OFFER", GROUP).load()
+    assert type(find_attackers()) is type(found)
 
 
 @pytest.fixture

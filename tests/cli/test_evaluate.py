@@ -10,8 +10,8 @@ import pytest
 import safetensors.numpy
 import safetensors.torch
 
-from p2pfl.cli.learned import _one_by_one
-from p2pfl.config.load import load_config
+from p2pfl.cli import _one_by_one
+from p2pfl.config import load_config
 from tests.cli.conftest import change, contents
 
 

@@ -13,7 +13,7 @@ import safetensors
 import torch
 from safetensors.torch import load, load_file
 
-from p2pfl.learn.digits import load_digits
+from p2pfl.learn import load_digits
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,15 @@ peft = pytest.importorskip("peft", reason=REASON)
 import torch  # noqa: E402
 
 from p2pfl.adapt.transformers import CausalLoss  # noqa: E402
-from p2pfl.config.load import load_config, load_node  # noqa: E402
+from p2pfl.config import load_config, load_node  # noqa: E402
 from p2pfl.crypto import FederationMismatch  # noqa: E402
 from p2pfl.errors import UserError  # noqa: E402
-from p2pfl.node import assembly  # noqa: E402
-from p2pfl.node.outcomes import read_learned  # noqa: E402
+from p2pfl.node import (  # noqa: E402
+    binding,
+    read_learned,
+    read_setup,
+    recover,
+)
 from p2pfl.storage import Store  # noqa: E402
 from tests.adapt.language_model import TEXT, write_model  # noqa: E402
 from tests.cli.conftest import run_rounds  # noqa: E402
@@ -95,9 +99,9 @@ def test_a_node_with_another_rank_is_refused_by_name_and_so_is_its_own_old_state
     text = (other / "federation.toml").read_text(encoding="utf-8")
     (other / "federation.toml").write_text(text.replace("rank = 8", "rank = 4"), encoding="utf-8")
     federations = [load_config(place) for place in (chat, other)]
-    setups = [assembly.read_setup(one, load_node(one.path.parent / "anna", one)) for one in federations]
-    mine, theirs = (assembly.binding(setup) for setup in setups)
+    setups = [read_setup(one, load_node(one.path.parent / "anna", one)) for one in federations]
+    mine, theirs = (binding(setup) for setup in setups)
     assert mine.differences(b"transcript", theirs.blind(b"transcript")) == ("task.options", "schema", "model")
     assert "task.options" in str(FederationMismatch(b"", ("task.options",)))
     with pytest.raises(UserError, match="the state in this folder is of another"):
-        assembly.recover(setups[1], Store.open(setups[1].node.state_dir, durability="exchange"))
+        recover(setups[1], Store.open(setups[1].node.state_dir, durability="exchange"))

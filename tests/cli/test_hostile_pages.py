@@ -19,7 +19,7 @@ from pages import KNOWN
 from test_status import SAID
 
 from p2pfl.console.output import log_to_stderr
-from p2pfl.features.status.running import NOT_A_NODE
+from p2pfl.features.status import NOT_A_NODE
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\n\u202e"
 NESTED = b"[" * 100_000 + b"]" * 100_000

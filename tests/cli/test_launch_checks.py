@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from p2pfl.cli.launch import _judge
+from p2pfl.cli import _judge
 from p2pfl.crypto.identity import Identity
-from p2pfl.reporting.report import NodeReport, Report
+from p2pfl.reporting import NodeReport, Report
 from tests.cli.conftest import change
 
 COUNTING = """

@@ -9,9 +9,9 @@ import pytest
 
 from p2pfl.aggregate import RULES
 from p2pfl.compress import EXAMPLES, STAGES, make_compressor
-from p2pfl.core.settings import STALENESS
+from p2pfl.core import STALENESS
 from p2pfl.methods import METHODS
-from p2pfl.reporting.figures import compressor_figures
+from p2pfl.reporting import compressor_figures
 
 PROX = '''\
 """FedProx (arXiv 1812.06127): each step is also drawn back to the model that its round began with."""

@@ -13,16 +13,12 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from p2pfl.cli import launch as live
-from p2pfl.cli.launch import LiveView, _show
-from p2pfl.cli.run import _in_words
+from p2pfl.cli import LiveView, _in_words, _show
 from p2pfl.console.output import figure, footnote
 from p2pfl.console.overview import view
-from p2pfl.fleet.fleet import Child
-from p2pfl.fleet.report import _node
-from p2pfl.learn.metrics import Measure
-from p2pfl.reporting.report import Report
-from p2pfl.reporting.status import MeanAndMax, NodeLine, PrivacyStatus
+from p2pfl.fleet import Child, _node
+from p2pfl.learn import Measure
+from p2pfl.reporting import MeanAndMax, NodeLine, PrivacyStatus, Report
 
 LINE = NodeLine(
     node="node1",
@@ -122,7 +118,7 @@ def test_on_a_narrow_terminal_whole_columns_are_left_out():
 
 
 def test_elsewhere_a_line_says_now_and_then_how_far_they_are(monkeypatch, capsys):
-    monkeypatch.setattr(live, "LINE_EVERY_S", 0.0)
+    monkeypatch.setattr("p2pfl.cli.launch.LINE_EVERY_S", 0.0)
     fleet = fleet_of(child("pi1", line("pi1", 4)), child("pi2", line("pi2", 6)))
     LiveView(fleet).update()
     assert "4.0 s, round 5, " in capsys.readouterr().err

@@ -12,13 +12,14 @@ from pathlib import Path
 import click
 import pytest
 
-from p2pfl.cli import main as command_line
-from p2pfl.config.graph import DisconnectedGraph
+from p2pfl.cli import cli, own_commands
+from p2pfl.cli.main import __file__, main
+from p2pfl.config import DisconnectedGraph
 from p2pfl.console import Group
 from p2pfl.errors import LearningError, StorageError, UserError
 from topologies import TopologyError
 
-ROOT = Path(command_line.__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 
 ONE_BY_ONE = """
 import json, os, sys
@@ -52,7 +53,7 @@ def failing(monkeypatch):
             def load(self):
                 return fail
 
-        monkeypatch.setattr(command_line, "_joined", lambda: {"fail": Entry()})
+        monkeypatch.setattr("p2pfl.cli.main._joined", lambda: {"fail": Entry()})
 
     return failing
 
@@ -92,7 +93,7 @@ def test_an_interruption_is_130(p2pfl, failing, error):
 def test_our_own_bug_keeps_its_traceback(failing, error):
     failing(raising(error))
     with pytest.raises(type(error)):
-        command_line.main(["fail"])
+        main(["fail"])
 
 
 @pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (4, 4)])
@@ -118,7 +119,7 @@ def test_help_shows_every_command_under_its_group_on_one_screen(p2pfl):
     lines = outcome.out.splitlines()
     assert (outcome.code, len(lines) <= 40, max(map(len, lines)) <= 80) == (0, True, True)
     assert [line for line in lines if line.endswith(":") and line[0] != " "] == [f"{group}:" for group in Group]
-    for name, command in command_line.own_commands().items():
+    for name, command in own_commands().items():
         place = lines.index(next(line for line in lines if line.startswith(f"  {name} ")))
         heading = next(line for line in reversed(lines[:place]) if line[0] != " ")
         assert (heading, lines[place].split(maxsplit=1)[1]) == (f"{command.group}:", command.line)
@@ -138,8 +139,8 @@ def every_command(command, ctx):
 
 
 def test_every_help_fits_a_screen_of_80_columns_and_ends_with_an_example_of_its_command():
-    root = click.Context(command_line.cli, info_name="p2pfl", terminal_width=80)
-    helps = dict(every_command(command_line.cli, root))
+    root = click.Context(cli, info_name="p2pfl", terminal_width=80)
+    helps = dict(every_command(cli, root))
     assert len(helps) > 40
     assert [name for name, text in helps.items() if len(text.splitlines()) > 45] == []
     assert [line for text in helps.values() for line in text.splitlines() if len(line) > 80] == []

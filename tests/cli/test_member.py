@@ -13,11 +13,10 @@ import time
 import pytest
 
 from p2pfl import load_federation
-from p2pfl.config.load import load_config, load_stranger
-from p2pfl.config.members import read_request
+from p2pfl.config import load_config, load_stranger, read_request
 from p2pfl.crypto.identity import Identity, fingerprint
-from p2pfl.features.members import joining
-from p2pfl.net.websocket import UnreachableError
+from p2pfl.features.members import show_qr
+from p2pfl.net import UnreachableError
 from tests.cli.conftest import contents
 
 
@@ -212,10 +211,10 @@ def test_an_invite_is_one_line_on_stdout(ward, p2pfl):
 def test_the_qr_code_fits_a_terminal_and_says_what_it_needs(ward, p2pfl, capsys, monkeypatch):
     pytest.importorskip("segno")
     line = p2pfl("invite", "ward", "pi4").out.strip()
-    joining.show_qr(line)
+    show_qr(line)
     assert 20 < max(map(len, capsys.readouterr().err.splitlines())) <= 79
     monkeypatch.setitem(sys.modules, "segno", None)
-    joining.show_qr(line)
+    show_qr(line)
     assert "it needs segno" in capsys.readouterr().err
 
 

@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from p2pfl.config.load import load_config, load_node, node_file
+from p2pfl.config import load_config, load_node, node_file
 from p2pfl.crypto.identity import Identity
 
 

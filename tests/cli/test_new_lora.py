@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.config.load import load_config, load_node, node_file
+from p2pfl.config import load_config, load_node, node_file
 
 
 @pytest.fixture

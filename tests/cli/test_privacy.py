@@ -10,13 +10,10 @@ import numpy as np
 import pytest
 
 from p2pfl.cli.main import main
-from p2pfl.config.load import load_config
-from p2pfl.engine.changes import image
-from p2pfl.engine.state import NodeState
-from p2pfl.features.privacy import findings
-from p2pfl.features.privacy.ledger_file import LedgerFile, permission_file, read_permission
-from p2pfl.learn.privacy import Spend
-from p2pfl.learn.privacy.accounting import Ledger, Promise
+from p2pfl.config import load_config
+from p2pfl.engine import NodeState, image
+from p2pfl.features.privacy import LedgerFile, permission_file, read_permission
+from p2pfl.learn.privacy import Ledger, Promise, Spend
 from p2pfl.storage import State, Store
 
 PRIVACY = "\n[privacy]\nepsilon = 8.0\ndelta = 1e-4\n"
@@ -80,7 +77,7 @@ class OpenPlan:
 
 @pytest.fixture
 def _unaccounted(monkeypatch):
-    monkeypatch.setattr(findings, "plan_of", lambda *_: OpenPlan())
+    monkeypatch.setattr("p2pfl.features.privacy.findings.plan_of", lambda *_: OpenPlan())
 
 
 def leave_state(folder, **changes):

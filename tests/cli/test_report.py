@@ -8,9 +8,8 @@ import pytest
 
 from p2pfl.console.output import write_report
 from p2pfl.errors import StorageError, UserError
-from p2pfl.reporting import plot as targets
-from p2pfl.reporting.plot import check_target
-from p2pfl.reporting.report import Report
+from p2pfl.reporting import Report, check_target
+from p2pfl.reporting.plot import os
 
 
 def report(**more):
@@ -53,6 +52,6 @@ def test_a_target_that_cannot_be_is_refused_before_the_run(tmp_path, monkeypatch
     for path in (tmp_path, tmp_path / "gone" / "r.json"):
         with pytest.raises(UserError, match="--report"):
             check_target(path, key="--report")
-    monkeypatch.setattr(targets.os, "access", lambda folder, _mode: folder != tmp_path)  # root may write anywhere
+    monkeypatch.setattr(os, "access", lambda folder, _mode: folder != tmp_path)  # root may write anywhere
     with pytest.raises(UserError, match="cannot be written to"):
         check_target(tmp_path / "r.json", key="--report")

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save, save_file
 
-from p2pfl.learn import intervals
-from p2pfl.learn.table.schema import make_schema
-from p2pfl.learn.table.scoring import preprocessing_of
+from p2pfl.learn import area, wilson
+from p2pfl.learn.table import make_schema, preprocessing_of
 
 PAIR = {"target": "num", "numeric": ["age"], "positive": ["1", "2"], "negative": ["0"], "indicators": False}
 THREE = {"target": "num", "numeric": ["age"], "classes": ["a", "b", "c"], "indicators": False}
@@ -59,9 +58,9 @@ def test_a_table_kept_for_testing_is_scored_with_intervals(p2pfl, pair, tmp_path
     assert "1 row without a target is left out" in outcome.err
     by_name = {row["metric"]: row for row in found["metrics"]}
     assert by_name["accuracy"]["value"] == pytest.approx(6 / 8)
-    assert (by_name["accuracy"]["low"], by_name["accuracy"]["high"]) == pytest.approx(intervals.wilson(6 / 8, 8))
+    assert (by_name["accuracy"]["low"], by_name["accuracy"]["high"]) == pytest.approx(wilson(6 / 8, 8))
     assert by_name["auc"]["value"] == pytest.approx(12 / 16)
-    assert (by_name["auc"]["low"], by_name["auc"]["high"]) == pytest.approx(intervals.area(12 / 16, 4, 4))
+    assert (by_name["auc"]["low"], by_name["auc"]["high"]) == pytest.approx(area(12 / 16, 4, 4))
     assert next(iter(by_name)) == "auc", "the main one first"
 
 

@@ -7,16 +7,11 @@ import math
 
 import pytest
 
-from p2pfl.aggregate import RULES, TrimmedMean, make_rule, parse_rule
-from p2pfl.aggregate.rules import liars
-from p2pfl.compress import STAGES, make_compressor
+from p2pfl.aggregate import RULES, TrimmedMean, liars, make_rule, parse_rule
+from p2pfl.compress import STAGES, VALUES, Float16, make_compressor
 from p2pfl.compress import parse as parse_compressor
-from p2pfl.compress.floats import Float16
-from p2pfl.compress.interface import VALUES
-from p2pfl.config.model import TrainingConfig
-from p2pfl.config.sections import SCHEDULES
-from p2pfl.config.tables import compressor, method, rule
-from p2pfl.core.settings import STALENESS
+from p2pfl.config import SCHEDULES, TrainingConfig, compressor, method, rule
+from p2pfl.core import STALENESS
 from p2pfl.methods import METHODS, Method, make_method, parse_method
 from p2pfl.specs import Bounds, Catalog, Entry, Parameter, number
 

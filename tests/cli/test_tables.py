@@ -12,10 +12,10 @@ import tomllib
 import numpy as np
 import pytest
 
-from p2pfl.config.load import load_config, load_node, node_file
-from p2pfl.learn.load import to_safetensors
-from p2pfl.learn.table.schema import make_schema
-from p2pfl.node.assembly import load_learner
+from p2pfl.config import load_config, load_node, node_file
+from p2pfl.learn import to_safetensors
+from p2pfl.learn.table import make_schema
+from p2pfl.node import load_learner
 
 SITES = ("north", "south", "west")
 

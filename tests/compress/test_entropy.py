@@ -9,7 +9,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from p2pfl.compress import entropy
+from p2pfl.compress import _library, compress_frame, decompress_frame
 from p2pfl.compress import make_compressor as build
 from p2pfl.errors import PeerFault
 
@@ -114,7 +114,7 @@ def test_every_payload_is_read_however_little_it_gains_by_packing():
 
 
 def test_what_follows_a_frame_is_refused_where_a_piece_of_input_ends_with_the_frame(monkeypatch):
-    monkeypatch.setattr(entropy, "INPUT_BYTES", len(GOOD))
+    monkeypatch.setattr("p2pfl.compress.entropy.INPUT_BYTES", len(GOOD))
     assert build("q4+zstd").decode(PACKED + GOOD, SIZE).any()
     with pytest.raises(PeerFault, match="follows"):
         build("q4+zstd").decode(PACKED + GOOD + b"a", SIZE)
@@ -181,7 +181,7 @@ class EndsEarly:
 
 def test_memory_that_no_frame_has_filled_is_never_decoded(monkeypatch):
     """It would hold what this process had there before."""
-    monkeypatch.setattr(entropy._library(), "ZstdDecompressor", lambda **_: EndsEarly())
+    monkeypatch.setattr(_library(), "ZstdDecompressor", lambda **_: EndsEarly())
     with pytest.raises(PeerFault, match="ends early"):
         build("zstd").decode(holding(DUE, DUE), SIZE)
 
@@ -213,13 +213,13 @@ def test_a_window_larger_than_the_content_needs_is_refused_before_memory_is_take
 def test_no_frame_is_made_with_a_window_that_would_be_refused():
     data = np.random.default_rng(1).integers(0, 4, 5_000_000, np.uint8)
     out = np.empty(data.size, np.uint8)
-    used = entropy.compress_frame(data, out, level=9)
-    assert np.array_equal(entropy.decompress_frame(out[:used], data.size), data)
+    used = compress_frame(data, out, level=9)
+    assert np.array_equal(decompress_frame(out[:used], data.size), data)
 
 
 def test_a_frame_that_does_not_fit_is_given_up():
     data = np.frombuffer(np.random.default_rng(1).bytes(1_000_000), np.uint8)
-    assert entropy.compress_frame(data, np.empty(data.size - 1, np.uint8)) is None
+    assert compress_frame(data, np.empty(data.size - 1, np.uint8)) is None
 
 
 def test_the_library_is_loaded_only_for_chains_that_use_it():

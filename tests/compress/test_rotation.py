@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from p2pfl.compress import Float32, Rotation, bits, seeds_of, words
 from p2pfl.compress import make_compressor as build
-from p2pfl.compress.floats import Float32
-from p2pfl.compress.interface import bits, seeds_of, words
-from p2pfl.compress.rotation import Rotation
 from p2pfl.errors import PeerFault
 
 EXACT = Rotation(Float32())

@@ -11,10 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from p2pfl.compress import GAPS, LONG, largest, require_fit, words
 from p2pfl.compress import make_compressor as build
-from p2pfl.compress import require_fit
-from p2pfl.compress.interface import words
-from p2pfl.compress.sparse import GAPS, LONG, PACKED, largest
+from p2pfl.compress.sparse import PACKED
 from p2pfl.errors import PeerFault, UserError
 
 # The stride of the sample is 8 in the last one.

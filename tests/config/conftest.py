@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.config.writing import NewMember, federation_text
+from p2pfl.config import NewMember, federation_text
 from p2pfl.crypto.identity import Identity, public_text
 
 KEYS = [public_text(Identity(bytes([index]) * 32).public) for index in range(1, 5)]

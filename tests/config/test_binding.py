@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from p2pfl.config.charter import federation_id, keys, sections
-from p2pfl.config.load import load_config
+from p2pfl.config import federation_id, keys, load_config
+from p2pfl.config.charter import sections
 from p2pfl.crypto.session import MAX_SECTIONS
 
 EDGE = '[[edge]]\nbetween = ["pi0", "pi1"]\ncompressor = "{spec}"\n\n'

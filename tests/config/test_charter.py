@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import ADMIN, SECOND_ADMIN, STRANGER, added, after, first, key_of, sign, ward
 
-from p2pfl.config.charter import (
+from p2pfl.config import (
     MOST_BYTES,
     SIGNED,
     CharterError,
+    Member,
     checked,
     compacted,
     contradiction,
@@ -27,10 +28,13 @@ from p2pfl.config.charter import (
     keys,
     realm_of,
     signed,
+    successor,
     unpack,
+    with_member,
+    with_replacement,
+    with_settings,
+    without_member,
 )
-from p2pfl.config.model import Member
-from p2pfl.config.writing import successor, with_member, with_replacement, with_settings, without_member
 from p2pfl.errors import UserError
 
 WARD = ward()

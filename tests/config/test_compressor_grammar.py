@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.compress import STAGES, Chain, parse
-from p2pfl.config.tables import compressor
+from p2pfl.config import compressor
 
 values = st.sampled_from(["float32", "float16", "sign", "q8", "q4", "q2"])
 fractions = st.floats(0, 1, exclude_min=True).filter(lambda x: x >= 1e-15).map(lambda x: round(x, 15) or 1.0)

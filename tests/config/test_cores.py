@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.config.graph import FARTHEST, all_hops, hops
-from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
+from p2pfl.config import FARTHEST, FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig, all_hops, hops
 from topologies import build
 
 

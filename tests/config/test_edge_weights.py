@@ -6,10 +6,8 @@ import json
 
 import pytest
 
-from p2pfl.config.charter import keys
-from p2pfl.config.graph import all_shares, edge_weights, federation_graph, settings_of
-from p2pfl.config.load import federation_mistakes, load_config
-from p2pfl.reporting.figures import configuration, predicted
+from p2pfl.config import all_shares, edge_weights, federation_graph, federation_mistakes, keys, load_config, settings_of
+from p2pfl.reporting import configuration, predicted
 from topologies import TopologyError
 
 WEIGHTS = {("pi0", "pi1"): 0.5, ("pi2", "pi1"): 0.25}

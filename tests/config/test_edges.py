@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.config.load import federation_mistakes, load_config
+from p2pfl.config import federation_mistakes, load_config
 
 PATH = ('topology = "ring"', 'topology = "path"')
 

@@ -6,11 +6,7 @@ import dataclasses
 
 import pytest
 
-from p2pfl.config.charter import counting, federation_id, keys
-from p2pfl.config.load import load_config
-from p2pfl.config.model import GossipConfig, TrainingConfig
-from p2pfl.config.sections import PrivacyConfig
-from p2pfl.config.tables import ALWAYS
+from p2pfl.config import ALWAYS, GossipConfig, PrivacyConfig, TrainingConfig, counting, federation_id, keys, load_config
 
 SECTIONS = {"training": TrainingConfig, "gossip": GossipConfig, "privacy": PrivacyConfig}
 NONE_THERE = dataclasses.MISSING

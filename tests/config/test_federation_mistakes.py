@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.config.graph import DisconnectedGraph
-from p2pfl.config.load import federation_mistakes, load_config
+from p2pfl.config import DisconnectedGraph, federation_mistakes, load_config
 from p2pfl.errors import UserError
 
 ONE_LINE = [

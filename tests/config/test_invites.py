@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import key_of, ward
 
-from p2pfl.config.charter import federation_id
-from p2pfl.config.members import (
+from p2pfl.config import (
     INVITE,
     REQUEST,
     JoinRequest,
     _check,
     code_digest,
+    federation_id,
     invite_of,
     read_invite,
     read_request,
     request_line,
     require_current,
+    to_text,
 )
-from p2pfl.config.tables import to_text
 from p2pfl.errors import UserError
-from p2pfl.features.members.joining import require_same
+from p2pfl.features.members import require_same
 
 TOKEN = bytes(range(16))
 NEWCOMER = key_of(77)

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from p2pfl.config.model import TrainingConfig
-from p2pfl.config.sections import LEAST, parse_schedule
+from p2pfl.config import LEAST, TrainingConfig, parse_schedule
 
 CANONICAL = {
     "constant": "constant",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.compress import STAGES, make_compressor
-from p2pfl.config.load import load_config
-from p2pfl.config.model import GossipConfig, TaskConfig, TrainingConfig
+from p2pfl.config import GossipConfig, TaskConfig, TrainingConfig, load_config
 
 
 def minimal(keys):

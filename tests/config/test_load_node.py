@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.config.load import load_config, load_node, node_file, node_mistakes
-from p2pfl.config.model import Compute
+from p2pfl.config import Compute, load_config, load_node, node_file, node_mistakes
 from p2pfl.errors import UserError
 
 

@@ -11,11 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import SECOND_ADMIN, STRANGER, added, after, first, key_of, sign, ward
 
-from p2pfl.config.charter import MOST_MEMBERS
-from p2pfl.config.members import members_text, read_members_file
-from p2pfl.config.model import Member
-from p2pfl.config.tables import Mistakes
-from p2pfl.config.writing import successor, without_member
+from p2pfl.config import MOST_MEMBERS, Member, Mistakes, members_text, read_members_file, successor, without_member
 from p2pfl.crypto.identity import public_text
 from p2pfl.errors import UserError
 

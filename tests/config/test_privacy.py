@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 import p2pfl
-from p2pfl.config.charter import federation_id, keys, sections
-from p2pfl.config.load import federation_mistakes, load_config
-from p2pfl.config.sections import OF_SHARED, PRIVACY, PrivacyConfig
+from p2pfl.config import OF_SHARED, PRIVACY, PrivacyConfig, federation_id, federation_mistakes, keys, load_config
+from p2pfl.config.charter import sections
 from p2pfl.crypto.session import MAX_SECTIONS
 from p2pfl.errors import UserError
 from p2pfl.federation import Federation

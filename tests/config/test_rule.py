@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.aggregate import RULES, ParsedRule, central, liars_of, parse_rule
-from p2pfl.config.tables import rule
+from p2pfl.config import rule
 
 
 @pytest.mark.parametrize("name", [name for name in RULES if name != "mean"])

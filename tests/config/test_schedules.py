@@ -6,12 +6,10 @@ from fractions import Fraction
 
 import pytest
 
-from p2pfl.cli.main import exit_code
-from p2pfl.config.charter import federation_id, sections
-from p2pfl.config.load import federation_mistakes, load_config
-from topologies.families import FAMILIES
-from topologies.family import Family, GraphKind
-from topologies.schedule import MixingMatrix, Schedule
+from p2pfl.cli import exit_code
+from p2pfl.config import federation_id, federation_mistakes, load_config
+from p2pfl.config.charter import sections
+from topologies import FAMILIES, Family, GraphKind, MixingMatrix, Schedule
 
 TURNING = (((0, 1),), ((1, 2),), ((0, 1), (0, 2)))
 

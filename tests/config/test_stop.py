@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.config.graph import settings_of
-from p2pfl.config.load import federation_mistakes, load_config
-from p2pfl.config.sections import MOST_ROUNDS, parse_stop
-from p2pfl.core.settings import Stop
+from p2pfl.config import MOST_ROUNDS, federation_mistakes, load_config, parse_stop, settings_of
+from p2pfl.core import Stop
 
 ROUNDS = "rounds = 40"
 

@@ -8,10 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.config import tables
-from p2pfl.config.load import federation_mistakes, load_config
-from p2pfl.config.tables import MOST_CHARACTERS, MOST_PARTS, address, read_document
-from p2pfl.config.writing import NewMember, federation_text
+from p2pfl.config import (
+    MOST_GUESSES,
+    MOST_PARTS,
+    NewMember,
+    address,
+    federation_mistakes,
+    federation_text,
+    load_config,
+    read_document,
+)
+from p2pfl.config.tables import MOST_CHARACTERS, difflib
 from p2pfl.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -98,11 +105,11 @@ def test_ten_thousand_members_fit(write):
 @pytest.mark.timeout(60)
 def test_a_close_word_is_looked_for_only_for_the_first_unknown_keys(valid_text, write, monkeypatch):
     asked = []
-    monkeypatch.setattr(tables.difflib, "get_close_matches", lambda word, *_, **__: asked.append(word) or [])
+    monkeypatch.setattr(difflib, "get_close_matches", lambda word, *_, **__: asked.append(word) or [])
     keys = "\n".join(f"key{number} = 1" for number in range(3000))
     with pytest.raises(UserError):
         load_config(write(f"{keys}\n{valid_text}"))
-    assert len(asked) == tables.MOST_GUESSES
+    assert len(asked) == MOST_GUESSES
 
 
 def test_no_other_place_parses_toml():

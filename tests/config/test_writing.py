@@ -6,10 +6,8 @@ import re
 
 import pytest
 
-from p2pfl.config.charter import federation_id
-from p2pfl.config.load import load_config, load_node
-from p2pfl.config.model import GOSSIP, TRAINING
-from p2pfl.config.writing import TABLES, NewMember, node_text
+from p2pfl.config import GOSSIP, TRAINING, NewMember, federation_id, load_config, load_node, node_text
+from p2pfl.config.writing import TABLES
 
 OFF = re.compile(r"(?m)^# (?=[a-z_]+ = )")
 

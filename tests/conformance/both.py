@@ -17,10 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from p2pfl.reporting.report import Report
-from sim import simulate
-from sim.federations import describe
-from sim.worlds.model import ComputeSpec, JoinSpec, LinkSpec, Spread, WorldSpec
+from p2pfl.reporting import Report
+from sim import ComputeSpec, JoinSpec, LinkSpec, Spread, WorldSpec, describe, simulate
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from p2pfl.core.core import Core
-from p2pfl.core.events import (
+from p2pfl.core import (
+    NO_CHAIN,
     ApplyReply,
     ApplyRequest,
     Bootstrap,
     CommitRound,
+    Conservative,
+    Core,
     Freeze,
+    Hello,
+    Memory,
     MessageReceived,
+    Reply,
     ReplyApplied,
+    Request,
     RequestApplied,
     RequestFrozen,
+    Robust,
     RoundCommitted,
     Send,
     SessionOpened,
+    Settings,
     Started,
+    bitmap,
+    parse_staleness,
+    request_digest,
 )
-from p2pfl.core.members import Memory, bitmap
-from p2pfl.core.messages import NO_CHAIN, Hello, Reply, Request, request_digest
-from p2pfl.core.settings import Conservative, Robust, Settings, parse_staleness
 
 SAMPLES = 30.0
 WEIGHT = SAMPLES / 2

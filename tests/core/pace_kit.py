@@ -7,12 +7,13 @@ import itertools
 import sys
 from pathlib import Path
 
-from p2pfl.core.events import (
+from p2pfl.core import (
     ApplyReply,
     CommitRound,
     Freeze,
     MessageReceived,
     ReplyApplied,
+    Request,
     RequestFrozen,
     RoundCommitted,
     RoundTrained,
@@ -21,7 +22,6 @@ from p2pfl.core.events import (
     Started,
     StartRound,
 )
-from p2pfl.core.messages import Request
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import SAMPLES, frozen, hello, make_node, reply_to

@@ -6,7 +6,7 @@ import sys
 from collections import deque
 from pathlib import Path
 
-from p2pfl.core.events import (
+from p2pfl.core import (
     Alarm,
     ApplyReply,
     Bootstrap,
@@ -16,6 +16,7 @@ from p2pfl.core.events import (
     Mix,
     Mixed,
     ReplyApplied,
+    Request,
     RequestFrozen,
     RoundCommitted,
     RoundTrained,
@@ -23,7 +24,6 @@ from p2pfl.core.events import (
     SessionClosed,
     StartRound,
 )
-from p2pfl.core.messages import Request
 from tests.invariants import check_invariants
 
 sys.path.insert(0, str(Path(__file__).parent))

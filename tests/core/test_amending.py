@@ -8,36 +8,37 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.events import (
+from p2pfl.core import (
+    CHALLENGE_EVERY_S,
+    LARGEST_GENERATION,
+    LARGEST_STEP,
+    MOST_CLAIMS,
+    MOST_PROCESSES,
     Alarm,
     Amended,
     ApplyReply,
+    Busy,
     ChangeEdges,
     CloseSession,
     CommitRound,
+    Copies,
     Finish,
     Freeze,
+    Life,
+    LifeNews,
+    Lives,
+    LivesTold,
     MessageReceived,
     NoteLife,
+    Phase,
+    Ready,
     ResetEdge,
+    Resign,
     RoundTrained,
     SessionClosed,
     SessionOpened,
     StartRound,
 )
-from p2pfl.core.members import (
-    LARGEST_GENERATION,
-    LARGEST_STEP,
-    MOST_CLAIMS,
-    MOST_PROCESSES,
-    Copies,
-    Life,
-    LifeNews,
-    Lives,
-)
-from p2pfl.core.messages import Busy, LivesTold, Ready, Resign
-from p2pfl.core.neighbor import CHALLENGE_EVERY_S
-from p2pfl.core.settings import Phase
 from tests.invariants import check_invariants
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -9,16 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2pfl.core.events import (
+from p2pfl.core import (
     ApplyReply,
     ApplyRequest,
+    Ask,
+    Busy,
     CommitRound,
+    Done,
     Freeze,
     MessageReceived,
+    Ready,
     Refused,
     ReplyApplied,
     RequestApplied,
     RequestFrozen,
+    Resync,
     RoundCommitted,
     RoundTrained,
     SessionClosed,
@@ -28,7 +33,6 @@ from p2pfl.core.events import (
     StorageFailed,
     StorageRestored,
 )
-from p2pfl.core.messages import Ask, Busy, Done, Ready, Resync
 from tests.invariants import check_invariants
 
 sys.path.insert(0, str(Path(__file__).parent))

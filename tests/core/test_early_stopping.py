@@ -7,20 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.events import (
+from p2pfl.core import (
+    IDLE_S,
     Alarm,
     Amended,
+    Best,
     Bootstrapped,
     CommitRound,
+    Phase,
+    Reason,
     RoundRefused,
     RoundTrained,
     StartRound,
+    Stop,
     StopRequested,
+    Training,
 )
-from p2pfl.core.rounds import IDLE_S
-from p2pfl.core.settings import Best, Phase, Stop
-from p2pfl.core.termination import Reason
-from p2pfl.core.training import Training
 from tests.invariants import check_invariants
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -9,13 +9,27 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from p2pfl.core.core import Core
-from p2pfl.core.events import Alarm, MemberEnded, Send, SessionClosed, StartRound
-from p2pfl.core.members import MOST_SENDS, SEND_WITHIN_S, SOON_FOR_S, SOON_S, Census, bitmap
-from p2pfl.core.messages import EdgeRecord, Ready
-from p2pfl.core.neighbor import UNANSWERED_ROUNDS
-from p2pfl.core.settings import Phase
-from p2pfl.core.termination import AWAY_S, LONGEST_MULTIPLE, Reason
+from p2pfl.core import (
+    AWAY_S,
+    LONGEST_MULTIPLE,
+    MOST_SENDS,
+    SEND_WITHIN_S,
+    SOON_FOR_S,
+    SOON_S,
+    UNANSWERED_ROUNDS,
+    Alarm,
+    Census,
+    Core,
+    EdgeRecord,
+    MemberEnded,
+    Phase,
+    Ready,
+    Reason,
+    Send,
+    SessionClosed,
+    StartRound,
+    bitmap,
+)
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import commit, hello, is_through, make_node, only, open_session, say, settings, started

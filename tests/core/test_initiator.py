@@ -9,10 +9,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pfl.core.events import Alarm, ApplyReply, ApplyRequest, Freeze, MessageReceived, Refused, ResetEdge, Send
-from p2pfl.core.limits import BURST, LAST_RESEND_S, RESEND_MARGIN_S, ResendTimer
-from p2pfl.core.messages import NO_CHAIN, Ask, Busy, Ready, Resync
-from p2pfl.core.settings import LIMIT
+from p2pfl.core import (
+    BURST,
+    LAST_RESEND_S,
+    LIMIT,
+    NO_CHAIN,
+    RESEND_MARGIN_S,
+    Alarm,
+    ApplyReply,
+    ApplyRequest,
+    Ask,
+    Busy,
+    Freeze,
+    MessageReceived,
+    Ready,
+    Refused,
+    ResendTimer,
+    ResetEdge,
+    Resync,
+    Send,
+)
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (

@@ -7,13 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.events import (
+from p2pfl.core import (
+    JOIN_WAIT_S,
+    LONGEST_JOIN_S,
+    RESUME_WAIT_S,
     Alarm,
     Bootstrap,
     Bootstrapped,
     CommitRound,
+    Done,
+    EdgeRecord,
     Finish,
     Freeze,
+    Phase,
+    Ready,
     ResetEdge,
     RoundCommitted,
     RoundTrained,
@@ -21,9 +28,6 @@ from p2pfl.core.events import (
     StartRound,
     StopRequested,
 )
-from p2pfl.core.messages import Done, EdgeRecord, Ready
-from p2pfl.core.settings import Phase
-from p2pfl.core.training import JOIN_WAIT_S, LONGEST_JOIN_S, RESUME_WAIT_S
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (

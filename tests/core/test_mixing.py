@@ -8,24 +8,30 @@ from types import SimpleNamespace
 
 import pytest
 
-from p2pfl.core.events import (
+from p2pfl.core import (
+    GRACE,
+    LIMIT,
+    UNMOVED_ROUNDS,
     ApplyReply,
     ApplyRequest,
     Bootstrap,
     CommitRound,
+    Fault,
     Finish,
     Mix,
     Mixed,
+    Mixing,
+    Ready,
+    Request,
     ResetEdge,
+    Resync,
     RoundTrained,
     Send,
     StartRound,
     StopRequested,
+    parse_staleness,
+    turns_of,
 )
-from p2pfl.core.limits import Fault
-from p2pfl.core.messages import Ready, Request, Resync
-from p2pfl.core.rounds import GRACE, UNMOVED_ROUNDS, Mixing
-from p2pfl.core.settings import LIMIT, parse_staleness, turns_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (

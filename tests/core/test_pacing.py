@@ -7,29 +7,30 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.events import (
+from p2pfl.core import (
+    ENGINE_SHARE_ALONE,
+    ENGINE_SHARE_OF_ALL,
+    ENGINE_WINDOW_S,
+    LONG_ABSENCE_S,
+    UNANSWERED_ROUNDS,
+    UNANSWERED_S,
+    WAIT_BURST_S,
+    WAIT_SHARE,
     Alarm,
     ApplyRequest,
+    Busy,
+    EngineTime,
     Freeze,
     MessageReceived,
+    Patience,
+    Ready,
     RequestApplied,
     RoundTrained,
     SessionClosed,
     SessionOpened,
     StartRound,
-)
-from p2pfl.core.limits import (
-    ENGINE_SHARE_ALONE,
-    ENGINE_SHARE_OF_ALL,
-    ENGINE_WINDOW_S,
-    WAIT_BURST_S,
-    WAIT_SHARE,
-    EngineTime,
-    Patience,
     pace_setter,
 )
-from p2pfl.core.messages import Busy, Ready
-from p2pfl.core.neighbor import LONG_ABSENCE_S, UNANSWERED_ROUNDS, UNANSWERED_S
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (

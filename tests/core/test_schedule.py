@@ -9,18 +9,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pfl.core.events import (
+from p2pfl.core import (
+    ALWAYS,
     ApplyReply,
     ApplyRequest,
     Bootstrap,
     CommitRound,
+    Conservative,
     Freeze,
+    Phase,
+    Ready,
+    Resync,
     RoundTrained,
     SessionClosed,
     StartRound,
+    Turns,
+    degree_of,
+    schedule_index,
+    turn_of,
+    turns_of,
 )
-from p2pfl.core.messages import Ready, Resync
-from p2pfl.core.settings import ALWAYS, Conservative, Phase, Turns, degree_of, schedule_index, turn_of, turns_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (

@@ -9,14 +9,22 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from p2pfl.core.events import (
+from p2pfl.core import (
+    NO_CHAIN,
     Alarm,
     ApplyReply,
     ApplyRequest,
+    Ask,
+    Busy,
     CloseSession,
+    Done,
+    EdgeRecord,
     Freeze,
     MessageReceived,
+    Ready,
+    Request,
     ResetEdge,
+    Resync,
     RoundTrained,
     Send,
     SessionClosed,
@@ -24,16 +32,6 @@ from p2pfl.core.events import (
     StartRound,
     StorageFailed,
     StorageRestored,
-)
-from p2pfl.core.messages import (
-    NO_CHAIN,
-    Ask,
-    Busy,
-    Done,
-    EdgeRecord,
-    Ready,
-    Request,
-    Resync,
     are_consistent,
     next_chain,
     request_digest,

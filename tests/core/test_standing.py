@@ -7,26 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.events import (
-    Alarm,
-    ApplyRequest,
-    CloseSession,
-    Finish,
-    MessageReceived,
-    Refused,
-    ResetEdge,
-    RoundTrained,
-    SessionClosed,
-    SessionOpened,
-    StartRound,
-)
-from p2pfl.core.exchange import LONGEST_JUMP
-from p2pfl.core.limits import (
+from p2pfl.core import (
     ENOUGH,
     FIRST_TERM_S,
     FORGIVEN_S,
     HEARD_MULTIPLE,
     HOLD_S,
+    LONGEST_JUMP,
     LONGEST_STALL_S,
     LONGEST_TERM_S,
     POINTS,
@@ -34,15 +21,30 @@ from p2pfl.core.limits import (
     RESYNC_WINDOW_S,
     RESYNCS_PER_WINDOW,
     TELLS_PER_S,
+    Alarm,
+    ApplyRequest,
+    Ask,
+    Busy,
+    CloseSession,
+    Done,
     Fault,
+    Finish,
+    MessageReceived,
+    Phase,
+    Ready,
+    Refused,
+    ResetEdge,
+    Resync,
     ResyncBrake,
+    RoundTrained,
+    SessionClosed,
+    SessionOpened,
     Standing,
+    StartRound,
     TokenBucket,
     hearing_bucket,
+    is_behind,
 )
-from p2pfl.core.messages import Ask, Busy, Done, Ready, Resync
-from p2pfl.core.settings import Phase
-from p2pfl.core.training import is_behind
 from tests.invariants import check_invariants
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -14,7 +14,7 @@ from nacl.bindings import (
 )
 from nacl.public import PrivateKey
 
-from p2pfl.crypto import OTHERS, FederationMismatch, HandshakeFault, UnlistedKey, session
+from p2pfl.crypto import OTHERS, FederationMismatch, HandshakeFault, UnlistedKey
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import (
     M1_BYTES,
@@ -24,10 +24,12 @@ from p2pfl.crypto.session import (
     Leg,
     Responder,
     Session,
+    digest,
     examine,
     introduce,
     m2_bytes,
     m3_bytes,
+    opening_tag,
 )
 
 NAMES = ("federation", "task", "training", "gossip", "node", "edges", "model")
@@ -200,8 +202,8 @@ def test_a_dialer_that_does_not_know_our_key_is_dropped_before_any_curve_arithme
     def refuse(*_):
         raise AssertionError("curve arithmetic for a stranger")
 
-    monkeypatch.setattr(session, "agree", refuse)
-    monkeypatch.setattr(session, "PrivateKey", refuse)
+    monkeypatch.setattr("p2pfl.crypto.session.agree", refuse)
+    monkeypatch.setattr("p2pfl.crypto.session.PrivateKey", refuse)
     assert_refused(Responder(CAROL, LISTED, FEDERATION).first, M1)
 
 
@@ -260,7 +262,7 @@ def test_an_m1_readdressed_to_another_listed_node_comes_to_nothing():
     """Carol's key is known to the man in the middle, so her mac1 is right; the transcripts differ all the same."""
     alice, carol = make_initiator(), make_responder(identity=CAROL)
     e_alice = alice.first()[:32]
-    m2 = carol.first(e_alice + session.opening_tag(CAROL.public, e_alice))
+    m2 = carol.first(e_alice + opening_tag(CAROL.public, e_alice))
     assert_refused(alice.second, m2)
 
 
@@ -277,7 +279,7 @@ def test_a_listed_liar_cannot_pass_on_what_another_node_said_to_it(repair_mac, r
     told = Leg.of_initiator(*bob._pending)
     if repair_mac:
         statement = told.statement(ALICE.public, plain[32 : 32 + FEDERATION.blinded_bytes])
-        plain = plain[:-32] + session.digest("introduction", statement, key=told.mac_key)
+        plain = plain[:-32] + digest("introduction", statement, key=told.mac_key)
     passed_on = crypto_aead_chacha20poly1305_ietf_encrypt(plain, told.transcript, NONCE, told.seal_key)
     with pytest.raises(HandshakeFault, match=reason):
         bob.third(passed_on)
@@ -302,7 +304,7 @@ def test_a_point_of_low_order_is_refused_from_either_end(point, top_bit):
     low = bytearray.fromhex(point)
     low[31] |= top_bit
     with pytest.raises(HandshakeFault, match="low order"):
-        make_responder().first(bytes(low) + session.opening_tag(BOB.public, bytes(low)))
+        make_responder().first(bytes(low) + opening_tag(BOB.public, bytes(low)))
     with pytest.raises(HandshakeFault, match="low order"):
         initiator_awaiting_m2().second(bytes(low) + M2[32:])
 
@@ -311,7 +313,7 @@ def test_the_unused_top_bit_of_a_point_cannot_be_flipped():
     """X25519 ignores it, so the shared secret stays; the transcript does not."""
     flipped = bytearray(M1[:32])
     flipped[31] ^= 0x80
-    m2 = make_responder().first(bytes(flipped) + session.opening_tag(BOB.public, bytes(flipped)))
+    m2 = make_responder().first(bytes(flipped) + opening_tag(BOB.public, bytes(flipped)))
     assert_refused(initiator_awaiting_m2().second, m2)
 
 
@@ -389,7 +391,7 @@ def test_a_stranger_is_not_told_which_section_differs():
 
 
 def test_another_protocol_is_refused_at_its_first_message(monkeypatch):
-    monkeypatch.setattr(session, "PROTOCOL", "p2pfl/2")
+    monkeypatch.setattr("p2pfl.crypto.session.PROTOCOL", "p2pfl/2")
     m1 = make_initiator().first()
     monkeypatch.undo()
     assert_refused(make_responder().first, m1)

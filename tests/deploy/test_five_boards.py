@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.config.load import federation_mistakes, load_config, load_node
-from p2pfl.features.members.publishing import issue, load_admin
+from p2pfl.config import federation_mistakes, load_config, load_node
+from p2pfl.features.members import issue, load_admin
 
 BOARDS = ("pi1", "pi2", "pi3", "pi4", "pi5")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.limits import Fault
-from p2pfl.features.status.prometheus import OF_NEIGHBOR, OF_NODE, PHASES, exposition
-from p2pfl.reporting.alarms import ALARMS
+from p2pfl.core import Fault
+from p2pfl.features.status import OF_NEIGHBOR, OF_NODE, PHASES, exposition
+from p2pfl.reporting import ALARMS
 
 DASHBOARD = json.loads((Path(__file__).parents[2] / "deploy" / "grafana" / "p2pfl.json").read_text(encoding="utf-8"))
 NEIGHBOR = {metric.key: 1 for metric in OF_NEIGHBOR} | {"name": "pi-2", "faults": {Fault.PAYLOAD.value: 1}}

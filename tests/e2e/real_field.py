@@ -24,9 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from p2pfl.learn.interface import Vector
-from p2pfl.learn.task import QuadraticLearner
-from p2pfl.node.outcomes import read_learned
+from p2pfl.learn import QuadraticLearner, Vector
+from p2pfl.node import read_learned
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports

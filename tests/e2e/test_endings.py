@@ -24,8 +24,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from real_field import P2PFL, Bell, Field, Json, Process, change, processes, wait_all
 
-from p2pfl.config.load import load_config
-from p2pfl.node.outcomes import read_learned
+from p2pfl.config import load_config
+from p2pfl.node import read_learned
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(400)]
 

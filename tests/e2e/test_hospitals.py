@@ -17,13 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from p2pfl.config.load import load_config, load_node, node_file
-from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.table.reading import read_table
-from p2pfl.learn.table.rows import make_layout
-from p2pfl.learn.table.scoring import TableModel
-from p2pfl.learn.tensors import TensorSamples
-from p2pfl.node.assembly import load_learner
+from p2pfl.config import load_config, load_node, node_file
+from p2pfl.learn import RoundStart, TensorSamples
+from p2pfl.learn.table import TableModel, make_layout, read_table
+from p2pfl.node import load_learner
 
 datasets, metrics = pytest.importorskip("sklearn.datasets"), pytest.importorskip("sklearn.metrics")
 SITES = {"north": (95, 45), "south": (18, 122), "west": (20, 20)}

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.cli.launch import LiveView
+from p2pfl.cli import LiveView
 from p2pfl.cli.main import main
-from p2pfl.config.load import load_config
-from p2pfl.fleet.fleet import Fleet, Lies
-from p2pfl.fleet.report import History, final_report
-from p2pfl.reporting.measures import Statistic
-from p2pfl.reporting.status import MeanAndMax, NeighborStatus, NodeResult
+from p2pfl.config import load_config
+from p2pfl.fleet import Fleet, History, Lies, final_report
+from p2pfl.reporting import MeanAndMax, NeighborStatus, NodeResult, Statistic
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from p2pfl.cli.main import main
-from p2pfl.config.load import load_config
-from p2pfl.node.assembly import replay
+from p2pfl.config import load_config
+from p2pfl.node import replay
 from p2pfl.storage import peek
 
 sys.path.insert(0, str(Path(__file__).parent))

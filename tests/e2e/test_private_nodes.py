@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.config.load import load_config
-from p2pfl.features.privacy.findings import purses
-from p2pfl.node.assembly import replay
+from p2pfl.config import load_config
+from p2pfl.features.privacy import purses
+from p2pfl.node import replay
 from p2pfl.storage import peek
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -7,12 +7,9 @@ import copy
 import numpy as np
 
 from p2pfl.compress import make_compressor
-from p2pfl.core.events import ApplyReply, ApplyRequest, CommitRound, Freeze
-from p2pfl.engine.arithmetic import Codecs, NodeSeen
-from p2pfl.engine.changes import change, entry, redo
-from p2pfl.engine.engine import Engine
-from p2pfl.engine.state import NodeState
-from p2pfl.learn.interface import LocalRound
+from p2pfl.core import ApplyReply, ApplyRequest, CommitRound, Freeze
+from p2pfl.engine import Codecs, Engine, NodeSeen, NodeState, change, entry, redo
+from p2pfl.learn import LocalRound
 from p2pfl.methods import Method, Variate
 
 SIZE = 300

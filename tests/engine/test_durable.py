@@ -13,18 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pfl.compress import make_compressor
-from p2pfl.config.model import TrainingConfig
-from p2pfl.core.events import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, RequestApplied, ResetEdge
-from p2pfl.core.messages import EdgeRecord
-from p2pfl.core.settings import Best
-from p2pfl.engine.arithmetic import Codecs
-from p2pfl.engine.changes import EdgesWereChanged, change, entry, image, redo, restore
-from p2pfl.engine.engine import Engine
-from p2pfl.engine.state import NodeState
+from p2pfl.config import TrainingConfig
+from p2pfl.core import (
+    ApplyReply,
+    ApplyRequest,
+    Best,
+    Bootstrap,
+    CommitRound,
+    EdgeRecord,
+    Freeze,
+    RequestApplied,
+    ResetEdge,
+)
+from p2pfl.engine import Codecs, EdgesWereChanged, Engine, NodeState, change, entry, image, redo, restore
 from p2pfl.errors import StorageError
-from p2pfl.learn.interface import LocalRound
-from p2pfl.learn.privacy import Spend
-from p2pfl.learn.privacy.accounting import Ledger
+from p2pfl.learn import LocalRound
+from p2pfl.learn.privacy import Ledger, Spend
 from p2pfl.methods import Method, Variate, make_method
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -11,13 +11,18 @@ import pytest
 from msgspec.structs import replace
 
 from p2pfl.compress import make_compressor
-from p2pfl.core.events import ApplyReply, Bootstrap, Refused, ReplyApplied, RequestApplied, ResetEdge
-from p2pfl.core.limits import Fault
-from p2pfl.core.messages import EdgeRecord, request_digest
-from p2pfl.engine import state as state_module
-from p2pfl.engine.arithmetic import Codecs, neighbor_distance
-from p2pfl.engine.changes import image, restore
-from p2pfl.engine.state import TILE, EdgeState
+from p2pfl.core import (
+    ApplyReply,
+    Bootstrap,
+    EdgeRecord,
+    Fault,
+    Refused,
+    ReplyApplied,
+    RequestApplied,
+    ResetEdge,
+    request_digest,
+)
+from p2pfl.engine import TILE, Codecs, EdgeState, image, neighbor_distance, restore
 from p2pfl.methods import Tracking
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -254,7 +259,7 @@ def plainly_exchanged(state, decoded, factor, scale):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("size", [1, 300, TILE - 1, TILE, TILE + 1, 2 * TILE + 77])
 def test_tiles_change_no_bit_of_what_whole_vectors_give(monkeypatch, size, dtype, factor, beta):
-    monkeypatch.setattr(state_module, "SMALL", TILE if size == 2 * TILE + 77 else 0 if size == 300 else size)
+    monkeypatch.setattr("p2pfl.engine.state.SMALL", TILE if size == 2 * TILE + 77 else 0 if size == 300 else size)
     pair = Pair(spec="q4", size=size, dtype=dtype, beta=beta)
     for index in (0, 1):
         pair.train(index, pair.engines[index].state.model * dtype(0.9), samples=70 + index)
@@ -293,7 +298,7 @@ def exchanged(spec, count):
 def test_payloads_decoded_in_tiles_give_the_bits_of_payloads_decoded_whole(monkeypatch, spec):
     """With two channels, so that a tile spans both; what is drawn at random does not depend on tiles either."""
     found = exchanged(spec, 2)
-    monkeypatch.setattr(state_module, "SMALL", 0)
+    monkeypatch.setattr("p2pfl.engine.state.SMALL", 0)
     for first, other in zip(found, exchanged(spec, 2), strict=True):
         assert first.header == other.header
         assert {name: array.tobytes() for name, array in first.arrays.items()} == {

@@ -10,12 +10,19 @@ import pytest
 from msgspec.structs import replace
 
 from p2pfl.compress import make_compressor
-from p2pfl.core.events import ApplyReply, ApplyRequest, Bootstrap, Freeze, Refused
-from p2pfl.core.limits import Fault
-from p2pfl.engine.arithmetic import Codecs, FragmentMean, distance, neighbor_distance, norm
-from p2pfl.engine.changes import image, restore
-from p2pfl.engine.engine import Engine, recode
-from p2pfl.engine.state import NodeState
+from p2pfl.core import ApplyReply, ApplyRequest, Bootstrap, Fault, Freeze, Refused
+from p2pfl.engine import (
+    Codecs,
+    Engine,
+    FragmentMean,
+    NodeState,
+    distance,
+    image,
+    neighbor_distance,
+    norm,
+    recode,
+    restore,
+)
 from p2pfl.methods import Tracking
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from p2pfl.compress import make_compressor
-from p2pfl.engine.arithmetic import Codecs, memory_plan
-from p2pfl.engine.state import SMALL, NodeState
+from p2pfl.engine import SMALL, Codecs, NodeState, memory_plan
 from p2pfl.methods import Method, Tracking, Variate
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from p2pfl.config.model import TrainingConfig
-from p2pfl.core.events import Bootstrap, CommitRound, Refused, ReplyApplied, ResetEdge
-from p2pfl.core.messages import request_digest
-from p2pfl.engine.state import TILE
+from p2pfl.config import TrainingConfig
+from p2pfl.core import Bootstrap, CommitRound, Refused, ReplyApplied, ResetEdge, request_digest
+from p2pfl.engine import TILE
 from p2pfl.errors import LearningError
-from p2pfl.learn.interface import LocalRound
+from p2pfl.learn import LocalRound
 from p2pfl.methods import Method, New, make_method
 
 sys.path.insert(0, str(Path(__file__).parent))

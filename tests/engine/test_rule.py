@@ -10,11 +10,8 @@ import numpy as np
 import pytest
 
 from p2pfl.aggregate import Mixture, make_rule
-from p2pfl.core.events import CommitRound, Freeze, Mix, Mixed, Refused
-from p2pfl.engine.arithmetic import Codecs
-from p2pfl.engine.changes import ModelWasReplaced, change, entry, redo
-from p2pfl.engine.engine import Engine
-from p2pfl.engine.state import NodeState
+from p2pfl.core import CommitRound, Freeze, Mix, Mixed, Refused
+from p2pfl.engine import Codecs, Engine, ModelWasReplaced, NodeState, change, entry, redo
 from p2pfl.errors import LearningError
 
 sys.path.insert(0, str(Path(__file__).parent))

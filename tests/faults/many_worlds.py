@@ -20,7 +20,7 @@ from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from p2pfl.reporting.report import Report
+from p2pfl.reporting import Report
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import oracle

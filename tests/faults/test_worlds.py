@@ -11,11 +11,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from p2pfl.core.exchange import Exchange, ExchangeResponder
-from p2pfl.core.limits import Fault
-from p2pfl.engine import changes, engine
-from p2pfl.engine.changes import EdgeWasReset, ReplyWasApplied
-from p2pfl.engine.engine import Engine
+from p2pfl.core import Exchange, ExchangeResponder, Fault
+from p2pfl.engine import EdgeWasReset, Engine, ReplyWasApplied, changes, engine
 
 sys.path.insert(0, str(Path(__file__).parent))
 from many_worlds import checked, draw, line, replay

@@ -17,12 +17,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from nacl.public import PrivateKey
 
-from p2pfl.config.charter import CharterError, edition_of
-from p2pfl.core.messages import CHUNK_BYTES, Message, Request
+from p2pfl.config import CharterError, edition_of
+from p2pfl.core import CHUNK_BYTES, Message, Request
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding, Initiator, Responder, Session, SessionKeys, opening_tag
 from p2pfl.errors import PeerFault
-from p2pfl.reporting.vitals import read as read_vitals
+from p2pfl.reporting import read as read_vitals
 from p2pfl.wire import (
     KINDS,
     PREFIX_BYTES,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from p2pfl.cli.main import cli
+from p2pfl.cli import cli
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.config.sections import PRIVACY, STATS, StatsConfig, read_stats
-from p2pfl.config.tables import Mistakes
-from p2pfl.features.privacy.findings import DEAF, FREE, WEAK
-from p2pfl.learn.table import rows, schema
+from p2pfl.config import PRIVACY, STATS, Mistakes, StatsConfig, read_stats
+from p2pfl.features.privacy import DEAF, FREE, WEAK
+from p2pfl.learn.table import KEYS, rows
 from sim.audits.audit import ATTACKS
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -58,9 +57,9 @@ def test_what_is_tried_of_the_ten_questions_is_on_the_page():
 def test_each_key_of_a_snippet_is_one_where_the_page_puts_it():
     task = pytest.importorskip("p2pfl.learn.table.task", reason="torch is not installed")
     known = {
-        "task": {"name", *task.KEYS, *schema.KEYS},
+        "task": {"name", *task.KEYS, *KEYS},
         "data": {*task.KEYS, *rows.KEYS},
-        "": {*schema.KEYS, *rows.KEYS},
+        "": {*KEYS, *rows.KEYS},
     }
     for document in DOCUMENTS:
         tables = {key: value for key, value in document.items() if key in ("task", "data")} or {"": document}

@@ -11,11 +11,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 import page_kit as pages
 
-from p2pfl.config.load import load_config
-from p2pfl.learn.task import ALLOWED, parse_partition
-from sim.sweeps.job import build
-from sim.sweeps.plan import load_sweep, make_plan
-from sim.worlds.world import read_world
+from p2pfl.config import load_config
+from p2pfl.learn import parse_partition
+from p2pfl.learn.task import ALLOWED
+from sim import build, load_sweep, read_world
+from sim.sweeps.plan import make_plan
 
 GRAPHS = "docs/how-to/which-graph.md"
 

@@ -15,10 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import page_kit as pages
 
 from p2pfl import Federation
-from p2pfl.config.load import load_config, load_node
-from p2pfl.config.model import TrainingConfig
-from p2pfl.config.sections import parse_stop
-from p2pfl.core.settings import parse_staleness
+from p2pfl.config import TrainingConfig, load_config, load_node, parse_stop
+from p2pfl.core import parse_staleness
 from p2pfl.learn.metrics import BUILT_IN
 from p2pfl.methods import METHODS, make_method
 

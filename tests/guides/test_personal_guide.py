@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2pfl.config.model import TaskConfig, TrainingConfig
-from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.load import make_learner
+from p2pfl.config import TaskConfig, TrainingConfig
+from p2pfl.learn import RoundStart, make_learner
 
 TEXT = (Path(__file__).parents[2] / "docs/how-to/personal-layers.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"^```python\n# (\S+\.py)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE))

@@ -17,22 +17,31 @@ import p2pfl
 import p2pfl.aggregate
 import sim
 from p2pfl.aggregate import BEFORE, RULES
-from p2pfl.cli.main import cli
+from p2pfl.cli import cli
 from p2pfl.compress import list_stages
-from p2pfl.config import model
-from p2pfl.config.sections import PRIVACY, SCHEDULES
-from p2pfl.core.settings import STALENESS
+from p2pfl.config import (
+    EDGE,
+    FEDERATION,
+    GOSSIP,
+    MEMBER,
+    NODE,
+    OWN_NETWORK,
+    PRIVACY,
+    SCHEDULES,
+    TASK,
+    TRAINING,
+    TrainingConfig,
+)
+from p2pfl.core import STALENESS
 from p2pfl.features import FEATURES
-from p2pfl.features.status import prometheus
-from p2pfl.learn.load import BUILT_IN
-from p2pfl.learn.table import schema
+from p2pfl.features.status.prometheus import __file__
+from p2pfl.learn import BUILT_IN
 from p2pfl.learn.table.rows import KEYS as LAYOUT_KEYS
 from p2pfl.methods import METHODS
-from p2pfl.node.driver import NOTICES
-from p2pfl.node.feature import alarm_texts
-from sim.attacks import ATTACKS
-from sim.worlds import model as worlds
-from topologies.families import FAMILIES
+from p2pfl.node import NOTICES, alarm_texts
+from sim import AMEND, ATTACKS, CHURN, COMPUTE, CRASH, JOIN, LIARS, LINKS, RUN, SECTIONS, SLOW, WHO, LinkSpec
+from sim.worlds.model import PARTITION
+from topologies import FAMILIES
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from reference_pages import NEWS
@@ -42,26 +51,26 @@ SCRIPT = Path(__file__).parents[2] / "docs" / "reference_pages.py"
 NAMES = ["alarms.md", "commands.md", "prometheus.md", "python-api.md", "settings.md", "specs.md"]
 CELL = re.compile(r"(?<!\\)\|")
 KINDS = {
-    "[federation]": model.FEDERATION,
-    "[task]": model.TASK,
-    "[training]": model.TRAINING,
-    "[gossip]": model.GOSSIP,
+    "[federation]": FEDERATION,
+    "[task]": TASK,
+    "[training]": TRAINING,
+    "[gossip]": GOSSIP,
     "[privacy]": PRIVACY,
-    "[network]": model.OWN_NETWORK,
-    "[[edge]]": model.EDGE,
-    "[[node]]": model.MEMBER,
-    "[node]": model.NODE,
-    "[compute]": worlds.COMPUTE,
-    "[links]": worlds.LINKS,
-    "[[slow]]": worlds.SLOW,
-    "[[partition]]": ["groups", *worlds.PARTITION],
-    "[[crash]]": worlds.CRASH,
-    "[churn]": worlds.CHURN,
-    "[[join]]": worlds.JOIN,
-    "[[amend]]": ["join", "leave", *worlds.AMEND],
-    "[liars]": worlds.LIARS,
-    "[run]": worlds.RUN,
-    "Which nodes": ["nodes", *worlds.WHO],
+    "[network]": OWN_NETWORK,
+    "[[edge]]": EDGE,
+    "[[node]]": MEMBER,
+    "[node]": NODE,
+    "[compute]": COMPUTE,
+    "[links]": LINKS,
+    "[[slow]]": SLOW,
+    "[[partition]]": ["groups", *PARTITION],
+    "[[crash]]": CRASH,
+    "[churn]": CHURN,
+    "[[join]]": JOIN,
+    "[[amend]]": ["join", "leave", *AMEND],
+    "[liars]": LIARS,
+    "[run]": RUN,
+    "Which nodes": ["nodes", *WHO],
 }
 
 
@@ -134,16 +143,16 @@ def test_every_key_is_there(pages, table):
 
 def test_a_default_and_a_bound_are_those_of_the_program(pages):
     found = {row["key"]: row for row in rows(sections(pages["settings.md"])["[training]"])}
-    assert found["`closing_rounds`"]["default"] == f"`{model.TrainingConfig().closing_rounds}`"
-    assert found["`closing_rounds`"]["allowed"] == model.TRAINING["closing_rounds"].allowed
+    assert found["`closing_rounds`"]["default"] == f"`{TrainingConfig().closing_rounds}`"
+    assert found["`closing_rounds`"]["allowed"] == TRAINING["closing_rounds"].allowed
     assert found["`optimizer`"]["allowed"] == "text: sgd, adam, adamw"
 
 
 def test_every_table_of_a_world_file_is_there_and_its_defaults_are_those_of_the_program(pages):
     found = sections(pages["settings.md"])
-    assert [name for name in worlds.SECTIONS if not {f"[{name}]", f"[[{name}]]"} & KINDS.keys()] == []
+    assert [name for name in SECTIONS if not {f"[{name}]", f"[[{name}]]"} & KINDS.keys()] == []
     told = {row["key"].strip("`"): row["default"] for row in rows(found["[links]"])}
-    assert told["latency_s"] == f"`{worlds.LinkSpec().latency_s.low}`"
+    assert told["latency_s"] == f"`{LinkSpec().latency_s.low}`"
     assert (told["bandwidth"], told["loss"]) == ("not set", "`0.0`")
     assert {row["default"] for row in rows(found["[[partition]]"])} == {"must be given"}
 
@@ -159,10 +168,11 @@ def test_every_built_in_task_and_every_key_of_a_table_is_there(pages):
     text = pages["settings.md"]
     assert [name for name in BUILT_IN if f"- `{name}`" not in text] == []
     keys = {row["key"].strip("`") for row in rows(sections(text)["Keys of csv"])}
-    from p2pfl.learn.table import task  # noqa: PLC0415 - imports torch
+    from p2pfl.learn.table import MEANS  # noqa: PLC0415
+    from p2pfl.learn.table.task import KEYS, TYPES  # noqa: PLC0415
 
-    assert keys == {*task.KEYS, *schema.KEYS, *LAYOUT_KEYS}
-    assert set(task.MEANS) == set(task.TYPES)
+    assert keys == {*KEYS, *KEYS, *LAYOUT_KEYS}
+    assert set(MEANS) == set(TYPES)
 
 
 def test_every_spec_is_there(pages):
@@ -214,7 +224,7 @@ def test_every_event_that_is_no_alarm_has_a_meaning_too():
 
 def test_every_metric_is_there(pages):
     names = {row["name"].strip("`") for row in rows(pages["prometheus.md"])}
-    source = Path(prometheus.__file__).read_text(encoding="utf-8")
+    source = Path(__file__).read_text(encoding="utf-8")
     told = re.findall(r'(?:MetricLine|_lines)\(\s*"(\w+)"', source)
     assert names == {f"p2pfl_{name}" for name in told}
 

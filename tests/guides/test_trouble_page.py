@@ -16,7 +16,7 @@ import page_kit as pages
 from reference_pages import NEWS
 
 from p2pfl.features import FEATURES
-from p2pfl.node.feature import alarm_texts
+from p2pfl.node import alarm_texts
 
 PAGE = "docs/how-to/when-something-is-wrong.md"
 FOREIGN = {"Address already in use", "Illegal instruction", "status=4/ILL"}

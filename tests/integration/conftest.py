@@ -15,17 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from p2pfl.config.load import load_config, load_node
-from p2pfl.config.model import FederationConfig
-from p2pfl.core import limits, rounds
-from p2pfl.core.training import Beginning
+from p2pfl.config import FederationConfig, load_config, load_node
+from p2pfl.core import Beginning, rounds
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.features import FEATURES
-from p2pfl.node.application import Application
-from p2pfl.node.assembly import read_setup
-from p2pfl.node.feature import Feature
-from p2pfl.node.outcomes import read_learned
-from p2pfl.reporting.status import NodeLine, NodeResult, NodeStatus
+from p2pfl.node import Application, Feature, read_learned, read_setup
+from p2pfl.reporting import NodeLine, NodeResult, NodeStatus
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports
@@ -233,8 +228,8 @@ def patient(monkeypatch):
     For what must come out where nobody is left behind: rounds of milliseconds would leave behind whoever's disk or
     processor takes a second once.
     """
-    monkeypatch.setattr(limits, "FIRST_PATIENCE_S", PATIENCE_S)
-    monkeypatch.setattr(limits, "PATIENCE_FLOOR_S", PATIENCE_S)
+    monkeypatch.setattr("p2pfl.core.limits.FIRST_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr("p2pfl.core.limits.PATIENCE_FLOOR_S", PATIENCE_S)
     monkeypatch.setattr(rounds, "LEAST_USUAL_WAIT_S", PATIENCE_S)
     monkeypatch.setitem(GOSSIP, "max_wait_s", PATIENCE_S)
     monkeypatch.setitem(GOSSIP, "exchanges_per_s", 10_000.0)  # a wish for which no token is left is waited for in vain

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.core import termination
-
 ROUNDS, ROUND_S = 60, 0.03
 
 
@@ -14,7 +12,7 @@ async def test_the_distance_is_to_those_who_are_heard_and_the_end_does_not_train
     ward, start, monkeypatch
 ):
     """The dead one's old copy is no measure of how far the living are apart."""
-    monkeypatch.setattr(termination, "AWAY_S", 0.5 * ROUNDS * ROUND_S)
+    monkeypatch.setattr("p2pfl.core.termination.AWAY_S", 0.5 * ROUNDS * ROUND_S)
     field = ward(
         3, training={"rounds": ROUNDS, "learning_rate": 0.005}, task={"step_s": ROUND_S}, gossip={"linger_s": 2.0}
     )

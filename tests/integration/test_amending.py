@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from p2pfl.core.settings import Phase
+from p2pfl.core import Phase
 from p2pfl.errors import UserError
 
 PACED = {"step_s": 0.01}
@@ -81,7 +81,7 @@ async def test_who_was_removed_ends_and_the_others_neither_wait_nor_let_it_in(wa
 
 
 def start_with(federation, node):
-    from p2pfl.node.assembly import read_setup  # noqa: PLC0415
+    from p2pfl.node import read_setup  # noqa: PLC0415
 
     return read_setup(federation, node.setup.node)
 

@@ -15,12 +15,10 @@ import pytest
 
 from p2pfl.errors import UserError
 from p2pfl.features import FEATURES
-from p2pfl.features.privacy.ledger_file import give_permission, ledger_path, permission_file
-from p2pfl.features.status.feature import Shown
-from p2pfl.learn.privacy import Spend
-from p2pfl.learn.privacy.accounting import Promise
-from p2pfl.node.application import Application
-from p2pfl.node.assembly import recover
+from p2pfl.features.privacy import give_permission, ledger_path, permission_file
+from p2pfl.features.status import Shown
+from p2pfl.learn.privacy import Promise, Spend
+from p2pfl.node import Application, recover
 from p2pfl.storage import Store
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from p2pfl.core.settings import Phase
-from p2pfl.reporting.figures import contraction
+from p2pfl.core import Phase
+from p2pfl.reporting import contraction
 
 ROUNDS = 8
 

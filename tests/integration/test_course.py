@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.node.feature import Feature
+from p2pfl.node import Feature
 
 
 class Turns(Feature):

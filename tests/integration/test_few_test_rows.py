@@ -8,7 +8,7 @@ import torch
 
 from p2pfl import Federation, Task
 from p2pfl.console.output import node_rows, reference_facts
-from p2pfl.learn.metrics import named
+from p2pfl.learn import named
 
 TEST_ROWS = 14
 

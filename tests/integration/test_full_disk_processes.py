@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from p2pfl.node.outcomes import read_learned
+from p2pfl.node import read_learned
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from disks import fill, tiny_disk

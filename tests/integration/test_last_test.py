@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from p2pfl.learn.interface import Score
-from p2pfl.node import application, learner_runner
+from p2pfl.learn import Score
+from p2pfl.node import application
 
 pytestmark = pytest.mark.usefixtures("lone")
 
@@ -144,7 +144,7 @@ async def test_while_a_node_trains_its_latest_test_is_not_stale(pair):
 
 async def test_rare_tests_are_marked_with_their_round_and_the_last_model_is_tested(ward, start, patient, monkeypatch):
     """With "auto", a node says of a figure in between which round it is from, and ends with one of its last model."""
-    monkeypatch.setattr(learner_runner, "TEST_SHARE", 0.0)
+    monkeypatch.setattr("p2pfl.node.learner_runner.TEST_SHARE", 0.0)
     field = ward(2, training={"rounds": 6, "closing_rounds": 2, "evaluate_every": "auto"})
     node, _ = start(field, abreast=True)
     learner = Sluggish(node.application.setup.learner)

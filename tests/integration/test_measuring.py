@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from p2pfl.node.engine_thread import EngineThread
-from p2pfl.node.learner_runner import TRAINING_NICE, LocalRounds
+from p2pfl.node import TRAINING_NICE, EngineThread, LocalRounds
 
 pytestmark = pytest.mark.usefixtures("lone")
 

@@ -13,17 +13,22 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import ADMIN
 from ports import free_ports
 
-from p2pfl.config.charter import amended, signed
-from p2pfl.config.load import load_config, load_node
-from p2pfl.config.members import invite_of, members_text
-from p2pfl.config.writing import with_member, with_settings, without_member
+from p2pfl.config import (
+    amended,
+    invite_of,
+    load_config,
+    load_node,
+    members_text,
+    signed,
+    with_member,
+    with_settings,
+    without_member,
+)
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
-from p2pfl.features.members import arriving as arrival
-from p2pfl.features.members.charters import CharterKeeper, ask_when_alone
-from p2pfl.features.members.publishing import hand, newest_from
-from p2pfl.net.websocket import OneShotClient
-from p2pfl.node.folders import newest
+from p2pfl.features.members import CharterKeeper, ask_when_alone, hand, newest_from, wait_for_charter
+from p2pfl.net import OneShotClient
+from p2pfl.node import newest
 
 PACED = {"step_s": 0.01}
 
@@ -121,7 +126,7 @@ async def test_a_removed_node_stops_and_keeps_what_it_has_learned(chartered, sta
 async def test_a_newcomer_waits_until_it_is_taken_in_and_then_has_the_charter(
     chartered, start, tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr(arrival, "PAUSE_S", (0.05, 0.05))
+    monkeypatch.setattr("p2pfl.features.members.arriving.PAUSE_S", (0.05, 0.05))
     caplog.set_level("INFO", "p2pfl.notice")
     field = chartered(2)
     nodes = start(field)
@@ -129,7 +134,7 @@ async def test_a_newcomer_waits_until_it_is_taken_in_and_then_has_the_charter(
     federation = field.federation()
     identity, state = Identity.generate(), tmp_path / "newcomer" / "state"
     invite = invite_of(federation, "node9", bytes(range(16)))
-    waiting = asyncio.create_task(arrival.wait_for_charter(federation, identity, invite, state))
+    waiting = asyncio.create_task(wait_for_charter(federation, identity, invite, state))
     await asyncio.sleep(0.2)
     assert not waiting.done()
     assert "it answers, and does not list this key" in caplog.text

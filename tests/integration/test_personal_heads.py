@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from p2pfl.config.load import load_node
-from p2pfl.core.messages import Reply, Request
+from p2pfl.config import load_node
+from p2pfl.core import Reply, Request
 from p2pfl.errors import UserError
-from p2pfl.net.links import Links
-from p2pfl.node.assembly import read_setup, replay
-from p2pfl.node.outcomes import read_learned
+from p2pfl.net import Links
+from p2pfl.node import read_learned, read_setup, replay
 from p2pfl.storage import peek
 
 pytestmark = pytest.mark.usefixtures("lone")

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from p2pfl.config.load import load_node
-from p2pfl.core.events import Freeze
-from p2pfl.engine.changes import entry, image
+from p2pfl.config import load_node
+from p2pfl.core import Freeze
+from p2pfl.engine import entry, image
 from p2pfl.errors import StorageError, UserError
-from p2pfl.learn.privacy.accounting import Ledger
-from p2pfl.node.assembly import make_engine, read_setup, recover, snapshot_header
-from p2pfl.node.outcomes import read_learned
+from p2pfl.learn.privacy import Ledger
+from p2pfl.node import make_engine, read_learned, read_setup, recover, snapshot_header
 from p2pfl.storage import State, Store
 
 FROZEN = {"incarnation": 0, "seq": 1, "version": 0, "echo": None, "weight": 1.0, "staleness": 1.0, "pace_s": 0.0}

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.node import application
-from p2pfl.node.outcomes import read_learned
+from p2pfl.node import read_learned
 from p2pfl.storage import peek
 
 PACED = {"step_s": 0.02}
@@ -159,7 +158,7 @@ async def test_the_state_of_another_federation_is_refused_and_left_alone(ward, s
 @pytest.mark.usefixtures("lone")
 async def test_a_node_that_is_stopped_in_a_long_round_leaves_the_learner_alone(ward, start, monkeypatch):
     """Its module is that round's: to test another model in it would test neither."""
-    monkeypatch.setattr(application, "LAST_ROUND_S", 0.0)
+    monkeypatch.setattr("p2pfl.node.application.LAST_ROUND_S", 0.0)
     node = start(ward(2, training={"evaluate_every": 1}, gossip={"start_wait_s": 0.0}), 0)[0]
     learner = node.hold()
     try:

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from p2pfl.errors import StorageError, UserError
-from p2pfl.node import engine_thread, shutdown
-from p2pfl.node.outcomes import read_learned
+from p2pfl.node import read_learned
 from p2pfl.storage import Store
 from p2pfl.storage import disk as files
 
@@ -24,8 +23,8 @@ REFUSED = "cannot write /some/where: No space left on device"
 
 @pytest.fixture(autouse=True)
 def _tried_again_at_once(monkeypatch):
-    monkeypatch.setattr(shutdown, "RETRY_S", 0.02, raising=False)
-    monkeypatch.setattr(engine_thread, "RETRY_S", 0.02)
+    monkeypatch.setattr("p2pfl.node.shutdown.RETRY_S", 0.02, raising=False)
+    monkeypatch.setattr("p2pfl.node.engine_thread.RETRY_S", 0.02)
 
 
 class Disk:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from p2pfl.node.engine_thread import Look
+from p2pfl.node import Look
 
 
 async def test_a_task_that_has_torch_flush_small_numbers_does_not_reach_the_engine(ward, start):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.node.assembly import replay
+from p2pfl.node import replay
 from p2pfl.storage import disk, peek
 
 STALLED = 1

@@ -19,15 +19,8 @@ from ports import free_ports
 from pushes_kit import PUSHES, check_edges
 from relay_kit import nothing_listed
 
-from p2pfl.core import limits as core_limits
-from p2pfl.features.relay import link as relay_link
-from p2pfl.features.relay.server import Admissions, ListedFederation, RelayServer
-from p2pfl.features.relay.switchboard import Switchboard
-from p2pfl.features.relay.tickets import make_token, read_token
-from p2pfl.net.address import Address
-from p2pfl.net.limits import Limits
-from p2pfl.net.websocket import WebSocketTransport
-from p2pfl.node import application
+from p2pfl.features.relay import Admissions, ListedFederation, RelayServer, Switchboard, make_token, read_token
+from p2pfl.net import Address, Limits, WebSocketTransport
 
 DEADLINE_S = 90.0
 IMPATIENT = {
@@ -72,9 +65,9 @@ class Relay:
 @pytest.fixture
 def behind(ward, tmp_path, monkeypatch):
     """Make a federation whose nodes have no address and list two relays."""
-    monkeypatch.setattr(application, "Limits", partial(Limits, **IMPATIENT))
-    monkeypatch.setattr(relay_link, "WINDOW_BYTES", 5_000)
-    monkeypatch.setattr(relay_link, "CREDIT_BYTES", 1_000)
+    monkeypatch.setattr("p2pfl.node.application.Limits", partial(Limits, **IMPATIENT))
+    monkeypatch.setattr("p2pfl.features.relay.link.WINDOW_BYTES", 5_000)
+    monkeypatch.setattr("p2pfl.features.relay.link.CREDIT_BYTES", 1_000)
 
     def behind(nodes: int, **tables):
         make_token(tmp_path / "relay.token")
@@ -98,7 +91,7 @@ def behind(ward, tmp_path, monkeypatch):
 @pytest.mark.timeout(180)
 async def test_of_two_copies_of_one_key_at_two_relays_one_ends_and_the_edges_agree(behind, start, monkeypatch):
     """The copy is alone at the second relay; its neighbors are at both."""
-    monkeypatch.setattr(core_limits, "HOLD_S", 2.0)
+    monkeypatch.setattr("p2pfl.core.limits.HOLD_S", 2.0)
     field, first, second = behind(3)
     copy = field.folder.with_name("copy")
     shutil.copytree(field.folder, copy, ignore=shutil.ignore_patterns("state"))

@@ -12,8 +12,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports
 
-from p2pfl.core import limits
-
 COMMAND = [sys.executable, "-m", "p2pfl.cli.main", "run", "--node", "node1"]
 ENDLESS = {"rounds": 1_000_000}
 HOLD_S = 2.0
@@ -35,7 +33,7 @@ def clone_of(field):
 async def test_a_second_process_with_the_key_of_a_node_ends_as_a_failure_and_the_first_goes_on(
     ward, start, monkeypatch
 ):
-    monkeypatch.setattr(limits, "HOLD_S", HOLD_S)
+    monkeypatch.setattr("p2pfl.core.limits.HOLD_S", HOLD_S)
     field = ward(2, training=ENDLESS, task={"step_s": 0.005})
     nodes = start(field)
     await nodes[0].until(lambda: nodes[0].rounds >= 5)

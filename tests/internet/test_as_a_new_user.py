@@ -21,10 +21,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "guides"))
 import page_kit as pages
 from settled import require_edges_to_agree, settled_states
 
-from p2pfl.config.load import load_config
+from p2pfl.config import load_config
 from p2pfl.errors import StorageError
-from p2pfl.node.assembly import replay
-from p2pfl.node.folders import newest
+from p2pfl.node import newest, replay
 from p2pfl.storage import peek
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

@@ -20,8 +20,8 @@ import numpy as np
 from lan_in_a_box import Host
 from settled import require_edges_to_agree, settled_states
 
-from p2pfl.config.load import load_config
-from p2pfl.node.folders import newest
+from p2pfl.config import load_config
+from p2pfl.node import newest
 
 DEADLINE_S = 240.0
 ENDLESS = 100_000

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from boards import Boards
 
-from p2pfl.features.sums.sessions import KeptSums
+from p2pfl.features.sums import KeptSums
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 

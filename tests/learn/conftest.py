@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from p2pfl.config.model import TrainingConfig
-from p2pfl.learn.load import learner_for
-from p2pfl.learn.task import NodeContext, Task
+from p2pfl.config import TrainingConfig
+from p2pfl.learn import NodeContext, Task, learner_for
 
 torch.set_num_threads(1)
 

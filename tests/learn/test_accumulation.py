@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from p2pfl.config.model import Compute, TrainingConfig
+from p2pfl.config import Compute, TrainingConfig
 from p2pfl.errors import UserError
-from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.trainer import TorchLearner
+from p2pfl.learn import RoundStart, TorchLearner
 
 TRAINING = TrainingConfig(local_steps=4, batch_size=16, optimizer="adam", learning_rate=0.02)
 

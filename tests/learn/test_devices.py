@@ -13,15 +13,20 @@ import pytest
 import torch
 from torch import nn
 
-from p2pfl.config.model import Compute, TaskConfig, TrainingConfig
+from p2pfl.config import Compute, TaskConfig, TrainingConfig
 from p2pfl.errors import UserError
-from p2pfl.learn import evaluation
-from p2pfl.learn.evaluation import BATCH, SMALLER, Device, available_devices
-from p2pfl.learn.interface import RoundStart, device_of
-from p2pfl.learn.load import make_learner
-from p2pfl.learn.tensors import FlatModule
-from p2pfl.learn.torch_model import make_optimizer
-from p2pfl.learn.trainer import TorchLearner
+from p2pfl.learn import (
+    BATCH,
+    SMALLER,
+    Device,
+    FlatModule,
+    RoundStart,
+    TorchLearner,
+    available_devices,
+    device_of,
+    make_learner,
+    make_optimizer,
+)
 from p2pfl.methods import Variate
 
 ACCELERATORS = [device for device in available_devices() if device.type != "cpu"]
@@ -158,7 +163,7 @@ def test_a_test_for_which_memory_is_too_small_is_made_in_smaller_parts(on):
 
 @pytest.mark.parametrize("name", ["cuda:97", "mps", "cuda"])
 def test_a_device_that_is_not_there_is_refused_with_those_that_are(monkeypatch, name):
-    monkeypatch.setattr(evaluation, "available_devices", lambda: [torch.device("cpu")])
+    monkeypatch.setattr("p2pfl.learn.evaluation.available_devices", lambda: [torch.device("cpu")])
     with pytest.raises(UserError) as caught:
         Device(Compute(device=name, file="pi1/node.toml"))
     error = caught.value
@@ -171,7 +176,7 @@ def test_a_device_that_is_not_there_is_refused_with_those_that_are(monkeypatch, 
 
 
 def test_auto_is_the_first_that_is_there(monkeypatch):
-    monkeypatch.setattr(evaluation, "available_devices", lambda: [torch.device("meta"), torch.device("cpu")])
+    monkeypatch.setattr("p2pfl.learn.evaluation.available_devices", lambda: [torch.device("meta"), torch.device("cpu")])
     assert Device(Compute(device="auto")).torch.type == "meta"
     assert Device(Compute(device="cpu")).torch.type == "cpu"
 

@@ -3,10 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from p2pfl.config.model import TrainingConfig
-from p2pfl.learn.digits import digits, load_digits
-from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.load import learner_for
+from p2pfl.config import TrainingConfig
+from p2pfl.learn import RoundStart, learner_for, load_digits
+from p2pfl.learn.digits import digits
 
 
 def test_the_packaged_digits_are_the_1797_of_the_source():

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from p2pfl.learn.digits import load_digits
-from p2pfl.learn.figures import about_lone_classes, lone_classes, own_classes, unscaled, wasserstein
+from p2pfl.learn import about_lone_classes, load_digits, lone_classes, own_classes, unscaled, wasserstein
 
 DRAWN = torch.randn(400, 3, generator=torch.Generator().manual_seed(1))
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pfl.learn.figures import LIMBS, limbs_of, value_of
+from p2pfl.learn import LIMBS, limbs_of, value_of
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e150, max_value=1e150), max_size=9))

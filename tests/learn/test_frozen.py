@@ -8,17 +8,11 @@ import torch
 from torch import nn
 
 from p2pfl import Federation, load_federation
-from p2pfl.config.load import load_config, load_node, node_file
-from p2pfl.config.model import NOT_FROZEN, TaskConfig, TrainingConfig
-from p2pfl.config.writing import federation_text
+from p2pfl.config import NOT_FROZEN, TaskConfig, TrainingConfig, federation_text, load_config, load_node, node_file
 from p2pfl.crypto import FederationMismatch
 from p2pfl.errors import UserError
-from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.load import from_safetensors, learner_for, make_learner, to_safetensors
-from p2pfl.learn.task import Task
-from p2pfl.learn.tensors import FlatModule
-from p2pfl.node.assembly import binding, read_setup
-from p2pfl.node.folders import make_node
+from p2pfl.learn import FlatModule, RoundStart, Task, from_safetensors, learner_for, make_learner, to_safetensors
+from p2pfl.node import binding, make_node, read_setup
 from sim import World, simulate
 
 BODY, HEAD = 4 * 8 + 8, 8 * 3 + 3

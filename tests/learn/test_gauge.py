@@ -6,10 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from p2pfl.config.model import TrainingConfig
+from p2pfl.config import TrainingConfig
 from p2pfl.errors import UserError
-from p2pfl.learn.figures import gauge_of
-from p2pfl.learn.interface import Score
+from p2pfl.learn import Score, gauge_of
 
 SCORE = Score(accuracy=0.75, loss=0.5, samples=4, metrics={"auc": 0.9, "mae": 2.0})
 METRICS = {"auc": len, "mae": SimpleNamespace(higher_is_better=False)}

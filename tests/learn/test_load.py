@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2pfl.config.model import TaskConfig, TrainingConfig
+from p2pfl.config import TaskConfig, TrainingConfig
 from p2pfl.errors import LearningError, UserError
-from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.load import load_task, make_learner
-from p2pfl.learn.task import QuadraticTask, Task
+from p2pfl.learn import QuadraticTask, RoundStart, Task, load_task, make_learner
 
 WARD = """
 import numpy as np

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.learn.metrics import DRIVEN, NOISY, OVERFITTED, WINDOW, Losses
+from p2pfl.learn import DRIVEN, NOISY, OVERFITTED, WINDOW, Losses
 
 
 def losses_of(own, tests, *, private=False):

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from p2pfl.errors import UserError
-from p2pfl.learn.metrics import BUILT_IN, Metric, measured_by, named
-from p2pfl.learn.task import Task
+from p2pfl.learn import Metric, Task, measured_by, named
+from p2pfl.learn.metrics import BUILT_IN
 
 
 @cache

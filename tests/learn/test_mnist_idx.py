@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2pfl.config.model import TrainingConfig
+from p2pfl.config import TrainingConfig
 from p2pfl.errors import UserError
-from p2pfl.learn.digits import mnist_idx
-from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.load import learner_for
+from p2pfl.learn import RoundStart, learner_for, mnist_idx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from idx_files import idx, write_set

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from p2pfl.config.model import TrainingConfig
-from p2pfl.learn import torch_model
+from p2pfl.config import TrainingConfig
+from p2pfl.learn import make_optimizer
 
 
 def moved(kind, decay):
@@ -14,7 +14,7 @@ def moved(kind, decay):
     chance = torch.Generator().manual_seed(0)
     parameters = [torch.nn.Parameter(torch.randn(shape, generator=chance)) for shape in ((50, 21), (3,), (20, 10))]
     training = TrainingConfig(optimizer=kind, weight_decay=decay)
-    optimizer = torch_model.make_optimizer(parameters, training, "test")
+    optimizer = make_optimizer(parameters, training, "test")
     step = optimizer.begin(0.01)
     for number in range(3):
         for parameter in parameters:
@@ -29,5 +29,5 @@ def moved(kind, decay):
 @pytest.mark.parametrize("kind", ["adam", "adamw"])
 def test_a_large_parameter_moves_piece_by_piece_with_the_same_bits(kind, decay, monkeypatch):
     whole = moved(kind, decay)
-    monkeypatch.setattr(torch_model, "PIECE", 64)
+    monkeypatch.setattr("p2pfl.learn.torch_model.PIECE", 64)
     assert all(torch.equal(piecewise, other) for piecewise, other in zip(moved(kind, decay), whole, strict=True))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from p2pfl.errors import UserError
-from p2pfl.learn.tensors import FlatModule
+from p2pfl.learn import FlatModule
 
 
 def with_batch_norm():

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
-from p2pfl.learn.digits import load_digits
-from p2pfl.learn.task import parse_partition
+from p2pfl.learn import load_digits, parse_partition
 
 SPECS = st.sampled_from(["iid", "dirichlet:0.1", "dirichlet:5", "shards:1", "shards:2", "classes:2", "classes:3"])
 

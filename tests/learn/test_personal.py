@@ -11,12 +11,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from p2pfl.config.model import TaskConfig, TrainingConfig
+from p2pfl.config import TaskConfig, TrainingConfig
 from p2pfl.errors import LearningError, UserError
-from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.load import from_safetensors, learner_for, make_learner, to_safetensors
-from p2pfl.learn.task import Task
-from p2pfl.learn.tensors import FlatModule
+from p2pfl.learn import FlatModule, RoundStart, Task, from_safetensors, learner_for, make_learner, to_safetensors
 from p2pfl.methods import Variate
 
 BACKBONE, HEAD = 4 * 8 + 8, 8 * 3 + 3

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from p2pfl.config.model import TrainingConfig
+from p2pfl.config import TrainingConfig
 from p2pfl.errors import UserError
-from p2pfl.learn.task import Task
-from p2pfl.learn.tensors import draw_batches
+from p2pfl.learn import Task, draw_batches
 
 X, Y = np.ones((6, 4), dtype=np.float32), np.array([0, 1, 2, 0, 1, 2])
 

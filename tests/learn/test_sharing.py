@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.learn.interface import shared_names
+from p2pfl.learn import shared_names
 
 NAMES = {name: [name] for name in ("neck.weight", "backbone.0.weight", "backbone.0.bias", "head.weight", "head.bias")}
 TIED = {"encode.weight": ["encode.weight", "decode.weight"], "decode.bias": ["decode.bias"]}

@@ -12,12 +12,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from p2pfl.config.model import TaskConfig, TrainingConfig
+from p2pfl.config import TaskConfig, TrainingConfig
 from p2pfl.errors import LearningError, UserError
-from p2pfl.learn.evaluation import seeded
-from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.load import make_learner
-from p2pfl.learn.trainer import TorchLearner
+from p2pfl.learn import RoundStart, TorchLearner, make_learner, seeded
 from p2pfl.methods import Method, Variate
 
 

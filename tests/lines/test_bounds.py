@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from p2pfl.config.model import OwnNetwork
+from p2pfl.config import OwnNetwork
 from p2pfl.errors import PeerFault
 from p2pfl.features.bounds.traffic import (
     BACK_S,
@@ -31,9 +31,8 @@ from p2pfl.features.bounds.traffic import (
     closed_until,
     next_month,
 )
-from p2pfl.net.outbox import SendingRate
-from p2pfl.net.transport import Counters
-from p2pfl.node.status import Feed
+from p2pfl.net import Counters, SendingRate
+from p2pfl.node import Feed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from line_kit import Sites

@@ -19,9 +19,19 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from p2pfl.errors import UserError
-from p2pfl.net.address import parse_address
-from p2pfl.net.dial_paths import DialError, Outlet, OwnCertificate, Proxies, UnreachedError, parse_proxy, proxies_of
-from p2pfl.net.websocket import WebSocketTransport, dial_websocket, open_browserless
+from p2pfl.net import (
+    DialError,
+    Outlet,
+    OwnCertificate,
+    Proxies,
+    UnreachedError,
+    WebSocketTransport,
+    dial_websocket,
+    open_browserless,
+    parse_address,
+    parse_proxy,
+    proxies_of,
+)
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from line_kit import PASSWORD as SECRET

@@ -16,16 +16,20 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from memory_kit import MemoryNetwork
 from relay_kit import TOKEN, nobody, nothing_listed, parts, until
 
-from p2pfl.config.model import NETWORK
+from p2pfl.config import NETWORK
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
-from p2pfl.features.relay.link import UNTRIED, RelayLink
-from p2pfl.features.relay.server import Admissions, ListedFederation, RelayServer, own_certificate
-from p2pfl.features.relay.switchboard import Switchboard
-from p2pfl.features.relay.transport import RelayDialing
-from p2pfl.net.address import Address
-from p2pfl.net.limits import Limits
-from p2pfl.net.websocket import WebSocketTransport
+from p2pfl.features.relay import (
+    UNTRIED,
+    Admissions,
+    ListedFederation,
+    RelayDialing,
+    RelayLink,
+    RelayServer,
+    Switchboard,
+    own_certificate,
+)
+from p2pfl.net import Address, Limits, WebSocketTransport
 
 PIN = "ab" * 32
 

@@ -24,12 +24,23 @@ from hypothesis import strategies as st
 from nodes import UPGRADE
 
 from p2pfl.errors import UserError
-from p2pfl.features.relay.tickets import make_token
-from p2pfl.net.acceptor import ConnectionGate, MeteredTls
-from p2pfl.net.address import Address, free_ports, parse_address
-from p2pfl.net.dial_paths import DialError, OwnCertificate, UnreachedError, of_tls
-from p2pfl.net.transport import IDLE_BYTES, ConnectionStage
-from p2pfl.net.websocket import WebSocketTransport, dial_websocket, open_browserless
+from p2pfl.features.relay import make_token
+from p2pfl.net import (
+    IDLE_BYTES,
+    Address,
+    ConnectionGate,
+    ConnectionStage,
+    DialError,
+    MeteredTls,
+    OwnCertificate,
+    UnreachedError,
+    WebSocketTransport,
+    dial_websocket,
+    free_ports,
+    of_tls,
+    open_browserless,
+    parse_address,
+)
 
 pytestmark = pytest.mark.usefixtures("trusted")
 

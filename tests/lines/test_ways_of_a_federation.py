@@ -7,15 +7,13 @@ from functools import partial
 
 import pytest
 
-from p2pfl.cli.checks import FolderCheck
+from p2pfl.cli import FolderCheck
 from p2pfl.cli.main import main
-from p2pfl.config.load import federation_mistakes, load_config, load_node, node_mistakes
+from p2pfl.config import federation_mistakes, load_config, load_node, node_mistakes
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.lan.command import _print_ways
-from p2pfl.features.lan.doctor import AnswerKind, examine
-from p2pfl.net.dial_paths import OwnCertificate
-from p2pfl.net.websocket import WebSocketTransport
-from p2pfl.node.feature import Inspected
+from p2pfl.features.lan import AnswerKind, _print_ways, examine
+from p2pfl.net import OwnCertificate, WebSocketTransport
+from p2pfl.node import Inspected
 
 
 @pytest.fixture

@@ -13,10 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from p2pfl.net.address import parse_address
-from p2pfl.net.dial_paths import DialError, UnreachedError
-from p2pfl.net.limits import Limits
-from p2pfl.net.websocket import dial_websocket, open_browserless
+from p2pfl.net import DialError, Limits, UnreachedError, dial_websocket, open_browserless, parse_address
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from line_kit import Sites, caddy, nginx, running

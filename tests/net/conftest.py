@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from p2pfl.crypto.session import FederationBinding
-from p2pfl.net.limits import Limits
+from p2pfl.net import Limits
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))

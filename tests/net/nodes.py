@@ -9,13 +9,10 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, Self
 
-from p2pfl.core.messages import Message
+from p2pfl.core import Message
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding
-from p2pfl.net.limits import Limits
-from p2pfl.net.links import Links, Membership, Watcher
-from p2pfl.net.session_table import Callbacks
-from p2pfl.net.transport import LINE_BYTES, MEMBER, STRANGERS, LinesAnHour
+from p2pfl.net import LINE_BYTES, MEMBER, STRANGERS, Callbacks, Limits, LinesAnHour, Links, Membership, Watcher
 
 DEADLINE_S = 20.0
 SIZE = 8

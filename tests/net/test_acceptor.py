@@ -13,10 +13,7 @@ from nodes import UPGRADE
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Initiator
 from p2pfl.errors import PeerFault
-from p2pfl.net import acceptor as doorway_module
-from p2pfl.net.acceptor import MOST_GROUPS, ConnectionGate, PendingConnections, group_of
-from p2pfl.net.limits import Limits
-from p2pfl.net.transport import ConnectionStage
+from p2pfl.net import MOST_GROUPS, ConnectionGate, ConnectionStage, Limits, PendingConnections, group_of
 
 PER_S = 100
 TRIES = 20
@@ -257,8 +254,7 @@ async def test_idlers_with_many_addresses_of_one_network_keep_no_neighbor_out(fe
     """200 addresses of this machine pass for those of one /64, the neighbor's for one of another."""
     addresses = [f"127.0.1.{number}" for number in range(1, 201)]
     monkeypatch.setattr(
-        doorway_module,
-        "group_of",
+        "p2pfl.net.acceptor.group_of",
         lambda own: group_of(f"2001:db8::{own.rpartition('.')[2]}" if own in addresses else "2001:db8:0:1::1"),
     )
     once = replace(quick, retry_first_s=60.0, retry_ceiling_s=60.0)

@@ -6,9 +6,16 @@ import socket
 
 import pytest
 
-from p2pfl.net.address import cannot_listen, is_hidden, misses, parse_address
-from p2pfl.net.transport import GoneError
-from p2pfl.net.websocket import dial_websocket, open_browserless, reason_of
+from p2pfl.net import (
+    GoneError,
+    cannot_listen,
+    dial_websocket,
+    is_hidden,
+    misses,
+    open_browserless,
+    parse_address,
+    reason_of,
+)
 
 
 @pytest.mark.parametrize(

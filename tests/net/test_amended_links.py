@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.net.address import Address, Route
+from p2pfl.net import Address, Route
 
 NOWHERE = "127.0.0.1:1"
 

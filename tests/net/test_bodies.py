@@ -13,18 +13,18 @@ from memory_kit import MemoryLine, MemoryNetwork
 from msgspec import structs
 from nodes import DEADLINE_S, Federation
 
-from p2pfl.core.messages import CHUNK_BYTES, Hello, Reply, Request, request_digest
+from p2pfl.core import CHUNK_BYTES, Hello, Reply, Request, request_digest
 from p2pfl.errors import PeerFault
-from p2pfl.net.outbox import (
+from p2pfl.net import (
     FIRST_CHUNK_BYTES,
     RECEIPT_S,
     RECEIPTS_AT_ONCE,
     BodySender,
     ChunkPace,
+    GoneError,
     KeptParts,
     ReceiptClock,
 )
-from p2pfl.net.transport import GoneError
 from p2pfl.wire import LEAST_CHUNK_BYTES, Assembler, PartHeld, PartialBody, Receipt, split
 
 SEAL_BYTES = 17

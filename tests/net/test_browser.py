@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import browser
 from page_site import Made
 
-from p2pfl.features.status.page import StatusPage
+from p2pfl.features.status import StatusPage
 
 pytestmark = pytest.mark.skipif(browser.found is None, reason="needs Chromium (Debian: apt install chromium)")
 

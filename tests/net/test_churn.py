@@ -14,12 +14,9 @@ import pytest
 from aiohttp.web import WebSocketResponse
 from nodes import most_bytes_an_hour
 
-from p2pfl.core.messages import Ready
+from p2pfl.core import Ready
 from p2pfl.crypto.session import Initiator, Responder, Session
-from p2pfl.net.address import PATH
-from p2pfl.net.greeting import BOOT_BYTES, Notice, Word
-from p2pfl.net.limits import Limits
-from p2pfl.net.links import Backoff
+from p2pfl.net import BOOT_BYTES, PATH, Backoff, Limits, Notice, Word
 
 PER_S = 100
 

@@ -7,14 +7,22 @@ from dataclasses import replace
 
 import pytest
 
-from p2pfl.config.charter import MOST_BYTES
+from p2pfl.config import MOST_BYTES
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding
 from p2pfl.errors import PeerFault
-from p2pfl.net.acceptor import CONTROL_BURST
-from p2pfl.net.greeting import BOOT_BYTES, PIECE_BYTES, Notice, Word, bring, say
-from p2pfl.net.transport import GoneError
-from p2pfl.net.websocket import OneShotClient, UnreachableError
+from p2pfl.net import (
+    BOOT_BYTES,
+    CONTROL_BURST,
+    PIECE_BYTES,
+    GoneError,
+    Notice,
+    OneShotClient,
+    UnreachableError,
+    Word,
+    bring,
+    say,
+)
 
 NEWCOMER, ADMIN, STRANGER = (Identity(bytes([number]) * 32) for number in (99, 98, 97))
 

@@ -12,23 +12,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nodes import UPGRADE
 
-from p2pfl.core.messages import Ready
-from p2pfl.features.status.page import Guard, StatusPage
-from p2pfl.net.acceptor import MOST_UNPROVEN, SLICE_BYTES, ConnectionGate, PendingConnections
-from p2pfl.net.limits import (
-    BURST_S,
+from p2pfl.core import Ready
+from p2pfl.features.status import Guard, StatusPage
+from p2pfl.net import (
     EVENT_S,
     LEAST_SHARE,
+    MOST_UNPROVEN,
     SHARE_OF_ALL,
     SHARE_OF_ONE,
+    SLICE_BYTES,
+    ConnectionGate,
     CoreShare,
     CpuQuota,
     Limits,
+    PendingConnections,
     Stopwatch,
     TimeBudget,
     count_threads,
     measure,
 )
+from p2pfl.net.limits import BURST_S
 
 PINGS = UPGRADE + b"\x89\x80\0\0\0\0" * 2600
 JUNK = UPGRADE + b"\x82\xb0" + bytes(52)

@@ -12,19 +12,24 @@ from ipaddress import ip_interface
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.features.lan.discovery import (
+from p2pfl.features.lan import (
+    LOOPBACK,
     MOST_LOOKUPS,
+    MULTICAST,
     PREFIX_BYTES,
     SERVICE,
+    UP,
     Discovery,
+    Interface,
     Overhearing,
     _Mdns,
+    _unfit,
+    cover,
     instance_of,
     member_of,
     prefix_of,
     require_zeroconf,
 )
-from p2pfl.features.lan.interfaces import LOOPBACK, MULTICAST, UP, Interface, _unfit, cover
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from p2pfl.core.messages import PROTOCOL_VERSION, Ready, Request
+from p2pfl.core import PROTOCOL_VERSION, Ready, Request
 from p2pfl.errors import PeerFault
-from p2pfl.net.extensions import DROPPED_AT_ONCE, FAILED, ExtensionChannel, ExtensionChannels, HandledChannel
-from p2pfl.net.link import MALFORMED, PeerLink
+from p2pfl.net import DROPPED_AT_ONCE, FAILED, MALFORMED, ExtensionChannel, ExtensionChannels, HandledChannel, PeerLink
 from p2pfl.wire import Offer, Side, Unknown
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from p2pfl.net.address import MOST_HINTS, MOST_KEPT, Address, Route
+from p2pfl.net import MOST_HINTS, MOST_KEPT, Address, Route
 
 NOWHERE = "127.0.0.1:1"
 """Nobody listens there."""

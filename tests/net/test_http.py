@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.features.status.page import CONNECTIONS, StatusPage
+from p2pfl.features.status import CONNECTIONS, StatusPage
 
 STATUS = {
     "name": "pi-1",

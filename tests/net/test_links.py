@@ -12,11 +12,9 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from p2pfl.core.messages import Busy, Ready, Request, Resync
+from p2pfl.core import Busy, Ready, Request, Resync
 from p2pfl.errors import PeerFault, UserError
-from p2pfl.net import link as link_module
-from p2pfl.net.link import BATCH_CHUNKS, Inbox, PeerLink
-from p2pfl.net.transport import IDLE_BYTES, GoneError
+from p2pfl.net import BATCH_CHUNKS, IDLE_BYTES, GoneError, Inbox, PeerLink
 from p2pfl.wire import split
 
 
@@ -299,7 +297,7 @@ async def test_a_session_is_renewed_by_its_dialer(federation, quick):
 async def test_a_session_that_its_dialer_does_not_renew_is_ended_by_the_listener_a_little_later(
     federation, quick, monkeypatch
 ):
-    monkeypatch.setattr(link_module, "LISTENER_PATIENCE_S", 0.05)
+    monkeypatch.setattr("p2pfl.net.link.LISTENER_PATIENCE_S", 0.05)
     limits = replace(quick, session_s=0.05)
     async with federation.node(0, limits=limits) as a, federation.node(1, {0: a.address()}):
         await a.until(a.reasons)

@@ -9,12 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.messages import LEAST_VERSION, PROTOCOL_VERSION, Ready
+from p2pfl.core import LEAST_VERSION, PROTOCOL_VERSION, Ready
 from p2pfl.crypto.session import Initiator, Session
-from p2pfl.net.address import parse_address
-from p2pfl.net.greeting import BOOT_BYTES, Notice, Word
-from p2pfl.net.link import INLINE_BYTES, MALFORMED
-from p2pfl.net.session_table import Admission, decide, expire
+from p2pfl.net import BOOT_BYTES, INLINE_BYTES, MALFORMED, Admission, Notice, Word, decide, expire, parse_address
 from p2pfl.wire import Offer, split
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from p2pfl.core.messages import Hello, Ready, Reply, Request, Resync
-from p2pfl.net.outbox import Outbox
+from p2pfl.core import Hello, Ready, Reply, Request, Resync
+from p2pfl.net import Outbox
 from p2pfl.wire import Side
 
 REQUEST = Request(

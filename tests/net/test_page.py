@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from p2pfl.features.status.page import CONNECTIONS, FILES, WEB, StatusPage
+from p2pfl.features.status import CONNECTIONS, FILES, WEB, StatusPage
 
 TOKEN = "a-token-of-a-test"
 

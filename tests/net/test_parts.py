@@ -9,11 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.errors import PeerFault
-from p2pfl.net.address import Address, parse_address
-from p2pfl.net.greeting import LAYOUT, Notice, Word, unpack_notice
-from p2pfl.net.limits import Limits
-from p2pfl.net.link import ByteBudget, MessagePace
-from p2pfl.net.links import Backoff
+from p2pfl.net import (
+    LAYOUT,
+    Address,
+    Backoff,
+    ByteBudget,
+    Limits,
+    MessagePace,
+    Notice,
+    Word,
+    parse_address,
+    unpack_notice,
+)
 
 
 @given(st.binary(max_size=60) | st.binary(min_size=LAYOUT.size, max_size=LAYOUT.size))

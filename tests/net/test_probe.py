@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.lan.doctor import AnswerKind, Prober
-from p2pfl.net.address import parse_address
+from p2pfl.features.lan import AnswerKind, Prober
+from p2pfl.net import parse_address
 
 
 @pytest.fixture

@@ -17,9 +17,7 @@ from nodes import UPGRADE, bytes_of, most_bytes_an_hour
 from p2pfl.crypto import FederationMismatch, UnlistedKey
 from p2pfl.crypto.identity import public_text
 from p2pfl.errors import PeerFault
-from p2pfl.net import transport as refusals_module
-from p2pfl.net.greeting import SealedFault
-from p2pfl.net.transport import (
+from p2pfl.net import (
     LINE_BYTES,
     MEMBER,
     STAMP_BYTES,
@@ -28,8 +26,10 @@ from p2pfl.net.transport import (
     Counters,
     LeftBehindFault,
     Refusals,
+    SealedFault,
     clip,
 )
+from p2pfl.net import transport as refusals_module
 
 FORM = logging.Formatter("%(asctime)s node0 %(levelname)s %(message)s", datefmt="%H:%M:%S")
 

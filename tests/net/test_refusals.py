@@ -12,13 +12,11 @@ from dataclasses import replace
 import aiohttp
 import pytest
 
-from p2pfl.core.messages import Request
+from p2pfl.core import Request
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.crypto.session import MAX_SEALED_BYTES, Initiator, Session
 from p2pfl.errors import PeerFault
-from p2pfl.net.address import PATH
-from p2pfl.net.greeting import BOOT_BYTES, Notice, Word
-from p2pfl.net.link import LOUD_FAULTS, MALFORMED
+from p2pfl.net import BOOT_BYTES, LOUD_FAULTS, MALFORMED, PATH, Notice, Word
 from p2pfl.wire import split
 
 UPGRADE = (

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.status.spread import (
+from p2pfl.features.status import (
     EDGE_BYTES_PER_S,
     HEARD_AT_ONCE,
     MESSAGE_BYTES,
@@ -22,7 +22,7 @@ from p2pfl.features.status.spread import (
     VitalsTold,
     period_s,
 )
-from p2pfl.reporting.vitals import sign
+from p2pfl.reporting import sign
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from vitals_kit import ROW

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from p2pfl.core.messages import Ready, Resync
+from p2pfl.core import Ready, Resync
 from p2pfl.errors import UserError
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

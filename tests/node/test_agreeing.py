@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from p2pfl.config.load import load_config
-from p2pfl.config.writing import NewMember, federation_text
+from p2pfl.config import NewMember, federation_text, load_config
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import PeerFault
 from p2pfl.features.tables.agreeing import (
@@ -21,10 +20,8 @@ from p2pfl.features.tables.agreeing import (
     sign_proposal,
     verify,
 )
-from p2pfl.learn.table.merging import merge
-from p2pfl.learn.table.proposal import ColumnProposal, Proposal, names_in, pack
-from p2pfl.learn.table.schema import declared_by
-from p2pfl.net.transport import DIFFERS
+from p2pfl.learn.table import ColumnProposal, Proposal, declared_by, merge, names_in, pack
+from p2pfl.net import DIFFERS
 
 NODES = 5
 KEYS = [Identity(bytes([n]) * 32) for n in range(NODES)]

@@ -9,23 +9,21 @@ import numpy as np
 import pytest
 
 from p2pfl import Federation
-from p2pfl.config.load import load_config, load_node, node_file
+from p2pfl.config import load_config, load_node, node_file
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
-from p2pfl.features.sums.messages import Post, Reveal, VectorReady, Wave, decode_statement
-from p2pfl.features.sums.talk import SumTalk
-from p2pfl.features.tables import agreeing
+from p2pfl.features.sums import Post, Reveal, SumTalk, VectorReady, Wave, decode_statement
 from p2pfl.features.tables.agreeing import agree, preview
-from p2pfl.learn.table.proposal import own_proposal
+from p2pfl.learn.table import own_proposal
 
 NAMES = ["north", "east", "south", "west"]
 
 
 @pytest.fixture
 def hasty(monkeypatch):
-    monkeypatch.setattr(agreeing, "FAREWELL_S", 0.05)
-    monkeypatch.setattr(agreeing, "AGAIN_S", 0.05)
-    monkeypatch.setattr(agreeing, "FIRST_WAIT_S", 0.5)
+    monkeypatch.setattr("p2pfl.features.tables.agreeing.FAREWELL_S", 0.05)
+    monkeypatch.setattr("p2pfl.features.tables.agreeing.AGAIN_S", 0.05)
+    monkeypatch.setattr("p2pfl.features.tables.agreeing.FIRST_WAIT_S", 0.5)
     monkeypatch.setattr("p2pfl.features.sums.setup.LEAST_S", 0.1)
 
 

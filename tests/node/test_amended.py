@@ -7,11 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from p2pfl.config.model import Compute, Member, TaskConfig
+from p2pfl.config import Compute, Member, TaskConfig
 from p2pfl.errors import UserError
-from p2pfl.node.assembly import load_learner
-from p2pfl.node.current_federation import check_amended, in_words, keys_with_session, without_members
-from sim.federations import describe
+from p2pfl.node import check_amended, in_words, keys_with_session, load_learner, without_members
+from sim import describe
 
 
 @pytest.fixture

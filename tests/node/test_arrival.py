@@ -12,14 +12,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import after, first, key_of, sign, ward
 
-from p2pfl.config.load import load_config
-from p2pfl.config.members import Contact, invite_of, members_text
-from p2pfl.config.writing import NewMember, federation_text, with_member
+from p2pfl.config import Contact, NewMember, federation_text, invite_of, load_config, members_text, with_member
 from p2pfl.crypto.identity import public_text
 from p2pfl.errors import UserError
-from p2pfl.features.members import arriving as arrival
-from p2pfl.features.members.arriving import _ask, arrive, wait_for_charter
-from p2pfl.net.websocket import OneShotClient, UnreachableError
+from p2pfl.features.members import _ask, arrive, wait_for_charter
+from p2pfl.net import OneShotClient, UnreachableError
 
 NEWCOMER = key_of(40)
 
@@ -106,7 +103,7 @@ def test_what_a_member_answers_is_taken_only_if_it_is_newer(known, answer, expec
 
 def test_both_addresses_of_a_member_are_asked_and_the_log_says_why_neither_helps(tmp_path, monkeypatch, caplog):
     """The file here may be the one of a trial on one machine, with everybody on loopback; the invite is newer."""
-    monkeypatch.setattr(arrival, "PAUSE_S", (0.0, 0.0))
+    monkeypatch.setattr("p2pfl.features.members.arriving.PAUSE_S", (0.0, 0.0))
     caplog.set_level("INFO", "p2pfl.notice")
     member, asked = THREE.members[0], []
     invite = invite_of(THREE, "pi9", bytes(16))

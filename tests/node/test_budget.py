@@ -10,24 +10,24 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from p2pfl.config.sections import PrivacyConfig
-from p2pfl.engine.changes import image
-from p2pfl.engine.state import NodeState
+from p2pfl.config import PrivacyConfig
+from p2pfl.engine import NodeState, image
 from p2pfl.errors import UserError
-from p2pfl.features.privacy import budget
-from p2pfl.features.privacy.budget import WAIT_S, BudgetGuard, Evidence, LostAccount
-from p2pfl.features.privacy.ledger_file import (
+from p2pfl.features.privacy import (
+    WAIT_S,
+    BudgetGuard,
+    Evidence,
     LedgerFile,
+    LostAccount,
     discard_permission,
     give_permission,
     ledger_path,
+    opening,
     permission_file,
     read_permission,
 )
-from p2pfl.learn.privacy import Spend
-from p2pfl.learn.privacy.accounting import Ledger, Promise, Signed, reconcile
-from p2pfl.learn.privacy.plan import planned_in_words
-from p2pfl.node.assembly import durability_of
+from p2pfl.learn.privacy import Ledger, Promise, Signed, Spend, planned_in_words, reconcile
+from p2pfl.node import durability_of
 
 COST = Spend(1.0, 0.1, 2)
 
@@ -228,7 +228,7 @@ def state_with(found=None):
 
 def opened(setup, state):
     """What is told of a word, once everything is durable."""
-    found = budget.opening(setup, state)
+    found = opening(setup, state)
     found.keep(state, SimpleNamespace(end_log=print))
     return found.news
 
@@ -277,7 +277,7 @@ def test_a_crash_before_the_word_is_gone_neither_wastes_a_budget_nor_begins_two(
     setup, state = setup_at(tmp_path), state_with()
     give_permission(setup.node.key_file, PERMITTED)
     with monkeypatch.context() as patch:
-        patch.setattr(budget, "discard_permission", lambda _: 1 / 0)
+        patch.setattr("p2pfl.features.privacy.budget.discard_permission", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             opened(setup, state)
     again = state_with()
@@ -316,7 +316,7 @@ def test_a_word_for_a_noise_permits_the_epsilon_that_follows_from_it_and_no_othe
         assert "starts: epsilon 900" in opened(setup, state_with())
         return
     with pytest.raises(UserError, match="promises less privacy than this permits") as caught:
-        budget.opening(setup, state_with())
+        opening(setup, state_with())
     assert less in caught.value.message
     assert permission_file(tmp_path / "node.key").exists()
 
@@ -325,7 +325,7 @@ def test_the_ledger_of_another_node_is_none_of_this_one_s(tmp_path):
     """It may have begun more often, and then counted as the later one."""
     LedgerFile(tmp_path / "node.key", "ward", "pi2").write(ledger(0, order=2, word="other"))
     with pytest.raises(UserError, match="records the spending of another node") as caught:
-        budget.opening(setup_at(tmp_path), state_with(ledger(2)))
+        opening(setup_at(tmp_path), state_with(ledger(2)))
     assert (caught.value.key, caught.value.value) == ("node", "pi2")
 
 
@@ -333,7 +333,7 @@ def test_the_ledger_of_another_node_is_none_of_this_one_s(tmp_path):
 def test_a_pipe_in_place_of_a_file_beside_the_key_is_an_error_and_no_wait(tmp_path, find):
     os.mkfifo(find(tmp_path / "node.key"))
     with pytest.raises(UserError, match="is a pipe, a socket or a device"):
-        budget.opening(setup_at(tmp_path), state_with())
+        opening(setup_at(tmp_path), state_with())
 
 
 def test_keys_of_one_folder_have_files_of_their_own():
@@ -345,7 +345,7 @@ def test_a_file_that_promises_less_than_a_word_is_refused_and_the_word_stays(tmp
     setup = setup_at(tmp_path, Promise("record", 8.0, 1e-5))
     give_permission(setup.node.key_file, PERMITTED)
     with pytest.raises(UserError, match=r"epsilon 8 in place of 4.*privacy begin"):
-        budget.opening(setup, state_with(ledger(1)))
+        opening(setup, state_with(ledger(1)))
     assert permission_file(setup.node.key_file).exists()
 
 
@@ -353,9 +353,9 @@ def test_rounds_without_privacy_make_what_stands_beside_the_key_unsure(tmp_path)
     setup = setup_at(tmp_path)
     LedgerFile(setup.node.key_file, "ward", "pi1").write(ledger(1))
     setup.learner = SimpleNamespace()
-    assert budget.opening(setup, state_with()) is None
+    assert opening(setup, state_with()) is None
     setup = setup_at(tmp_path)
-    assert not budget.opening(setup, state_with()).ledger.is_whole
+    assert not opening(setup, state_with()).ledger.is_whole
 
 
 @pytest.mark.parametrize("given", [True, False])
@@ -366,7 +366,7 @@ def test_a_node_does_not_go_on_from_a_model_that_was_trained_without_a_budget(tm
     if given:
         give_permission(setup.node.key_file, PERMITTED)
     with pytest.raises(UserError, match=r"trained for 7 rounds without a privacy budget.*remove this folder") as caught:
-        budget.opening(setup, state)
+        opening(setup, state)
     assert caught.value.file == str(setup.node.state_dir)
     assert permission_file(setup.node.key_file).exists() == given
     assert not ledger_path(setup.node.key_file).exists()
@@ -379,17 +379,17 @@ def test_the_file_beside_the_key_is_refused_if_damaged_another_federation_s_or_o
     assert path.stat().st_mode & 0o777 == 0o600
     for broken in (b"", whole[:-9], whole.replace(b"4", b"5", 1), b"[]", b"\xff"):
         path.write_bytes(broken)
-        assert not budget.opening(setup, state_with(ledger(1))).ledger.is_whole
+        assert not opening(setup, state_with(ledger(1))).ledger.is_whole
     path.write_bytes(whole)
     setup.federation.name = "elsewhere"
     with pytest.raises(UserError, match="another federation"):
-        budget.opening(setup, state_with())
+        opening(setup, state_with())
     setup.federation.name = "ward"
 
     def refuse(*_, **__):
         raise OSError(30, "Read-only file system")
 
-    found = budget.opening(setup, state_with(ledger(1)))
+    found = opening(setup, state_with(ledger(1)))
     monkeypatch.setattr(Path, "replace", refuse)
     with pytest.raises(UserError, match="Read-only file system"):
         found.keep(state_with(ledger(1)), None)
@@ -409,7 +409,7 @@ def test_without_privacy_a_word_is_left_where_it_is(tmp_path):
     setup = setup_at(tmp_path)
     give_permission(setup.node.key_file, PERMITTED)
     setup.learner = SimpleNamespace()
-    assert budget.opening(setup, state_with()) is None
+    assert opening(setup, state_with()) is None
     assert permission_file(setup.node.key_file).exists()
 
 

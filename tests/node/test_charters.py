@@ -18,11 +18,9 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import STRANGER, added, after, first, key_of, sign, ward
 
-from p2pfl.config.charter import CharterError, amended, checked
-from p2pfl.config.writing import successor, with_settings, without_member
+from p2pfl.config import CharterError, amended, checked, successor, with_settings, without_member
 from p2pfl.errors import PeerFault, StorageError, UserError
-from p2pfl.features.members import charters
-from p2pfl.features.members.charters import (
+from p2pfl.features.members import (
     CONFLICT,
     MOST_ASKS,
     MOST_PART_BYTES,
@@ -34,7 +32,7 @@ from p2pfl.features.members.charters import (
     CharterTalk,
     CharterTold,
 )
-from p2pfl.node.folders import CHARTER_FILE, load_kept, newest
+from p2pfl.node import CHARTER_FILE, load_kept, newest
 
 WARD = ward(4)
 
@@ -226,7 +224,7 @@ def test_a_full_disk_is_an_alarm_and_the_charter_holds_all_the_same(node, monkey
         raise StorageError("full")
 
     with monkeypatch.context() as full:
-        full.setattr(charters, "replace_file", refuse)
+        full.setattr("p2pfl.features.members.charters.replace_file", refuse)
         node.keeper.offer(NEXT.packed())
     assert (node.alarms, node.amended) == (["storage"], [2])
     assert load_kept(node.folder, WARD) is None

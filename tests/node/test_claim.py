@@ -8,10 +8,10 @@ from contextlib import ExitStack
 import pytest
 
 from p2pfl.cli.main import main
-from p2pfl.config.load import load_config, load_node, node_file
+from p2pfl.config import load_config, load_node, node_file
 from p2pfl.errors import UserError
-from p2pfl.fleet.fleet import _locked, claimed
-from p2pfl.storage.disk import lock_folder
+from p2pfl.fleet import _locked, claimed
+from p2pfl.storage import lock_folder
 
 
 @pytest.fixture

@@ -15,12 +15,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from page_site import Made, identity_of
 
-from p2pfl.config.model import Member
-from p2pfl.features.status import feature as module
-from p2pfl.features.status.overview import MOST_LINES, MOST_POINTS, Curves
-from p2pfl.features.status.spread import VitalsTold
-from p2pfl.learn.metrics import LOSS, Measure
-from p2pfl.reporting.vitals import FederationStatus, Vitals
+from p2pfl.config import Member
+from p2pfl.features.status import MOST_LINES, MOST_POINTS, Curves, VitalsTold
+from p2pfl.features.status.feature import time
+from p2pfl.learn import LOSS, Measure
+from p2pfl.reporting import FederationStatus, Vitals
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def clock(monkeypatch):
             return self.now
 
     clock = Clock()
-    monkeypatch.setattr(module.time, "monotonic", clock)
+    monkeypatch.setattr(time, "monotonic", clock)
     return clock
 
 

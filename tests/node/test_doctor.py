@@ -9,12 +9,22 @@ from ipaddress import ip_interface
 import pytest
 
 from p2pfl.cli.main import main
-from p2pfl.config.load import load_config
-from p2pfl.features.lan import doctor
-from p2pfl.features.lan.command import _cells, _member_row
-from p2pfl.features.lan.discovery import Announced, Tally
-from p2pfl.features.lan.doctor import AddressTried, Answer, AnswerKind, Diagnosis, Patient, _of_members, _of_the_lan
-from p2pfl.features.lan.interfaces import Interface
+from p2pfl.config import load_config
+from p2pfl.features.lan import (
+    AddressTried,
+    Announced,
+    Answer,
+    AnswerKind,
+    Diagnosis,
+    Interface,
+    Member,
+    Patient,
+    Tally,
+    _cells,
+    _member_row,
+    _of_members,
+    _of_the_lan,
+)
 
 ETH0 = Interface(name="eth0", index=2, addresses=(ip_interface("192.168.1.10/24"),))
 ANSWERS = Answer(kind=AnswerKind.MEMBER)
@@ -101,13 +111,13 @@ def test_a_node_that_listens_on_loopback_is_told_why_it_is_alone(ward):
 def test_without_discovery_every_member_needs_an_address(ward):
     assert of_the_lan(ward, discovery=False) == []
     found = diagnosis(ward, discovery=False)
-    found.patients[1].member = doctor.Member(index=1, name="node1", key=bytes(32), address=None)
+    found.patients[1].member = Member(index=1, name="node1", key=bytes(32), address=None)
     (problem,) = _of_the_lan(found)
     assert problem.text == "discovery is off, and no address is listed for node1"
 
 
 def test_without_zeroconf_what_to_install_is_said(ward, monkeypatch):
-    monkeypatch.setattr(doctor, "find_spec", lambda _: None)
+    monkeypatch.setattr("p2pfl.features.lan.doctor.find_spec", lambda _: None)
     (problem,) = _of_the_lan(diagnosis(ward))
     assert "python-zeroconf is not installed" in problem.text
     assert "pip install '.[lan]'" in problem.remedy

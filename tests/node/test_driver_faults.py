@@ -9,14 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from p2pfl.core.core import Course
-from p2pfl.core.events import CloseSession, RoundTrained, SessionClosed
-from p2pfl.core.settings import Phase
+from p2pfl.core import CloseSession, Course, Phase, RoundTrained, SessionClosed
 from p2pfl.errors import LearningError
-from p2pfl.learn.interface import RoundStart
-from p2pfl.net.link import MALFORMED
-from p2pfl.node.driver import Driver
-from p2pfl.node.learner_runner import EvaluationPace, LocalRounds, Moment
+from p2pfl.learn import RoundStart
+from p2pfl.net import MALFORMED
+from p2pfl.node import Driver, EvaluationPace, LocalRounds, Moment
 
 
 class Recording(Course):

@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from p2pfl.core.events import Send
-from p2pfl.core.messages import Done, Ready, Request
-from p2pfl.node.driver import DurableOutbox
+from p2pfl.core import Done, Ready, Request, Send
+from p2pfl.node import DurableOutbox
 
 
 def send(seq):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from types import SimpleNamespace
 
-from p2pfl.core.events import ApplyReply, Refused, RequestFrozen, StorageFailed, StorageRestored
+from p2pfl.core import ApplyReply, Refused, RequestFrozen, StorageFailed, StorageRestored
 from p2pfl.errors import StorageError
-from p2pfl.node import engine_thread
-from p2pfl.node.engine_thread import RETRY_S, EngineThread
+from p2pfl.node import RETRY_S, EngineThread
 
 
 class Works:
@@ -31,7 +30,7 @@ def test_an_exchange_costs_the_time_for_which_the_engine_has_computed_and_not_wa
 
 def test_a_disk_that_refuses_is_told_of_once_and_tried_again_after_three_seconds(monkeypatch, caplog):
     clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr(engine_thread, "time", clock)
+    monkeypatch.setattr("p2pfl.node.engine_thread.time", clock)
     engine, events, saved = SimpleNamespace(state="all of it"), [], []
     thread = EngineThread(engine, None, durability="snapshot", extra={})
     monkeypatch.setattr(thread, "checkpoint", saved.append)

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from p2pfl.node import learner_runner
-from p2pfl.node.learner_runner import FIRST_TESTS, TEST_SHARE, EvaluationPace, LocalRounds
+from p2pfl.node import FIRST_TESTS, TEST_SHARE, EvaluationPace, LocalRounds
 
 
 def play(pace, rounds, *, round_s, test_s):
@@ -66,7 +65,7 @@ def test_a_test_that_waits_for_the_learner_does_not_call_for_another():
 async def test_a_node_that_lingers_keeps_to_the_share_of_time_too(monkeypatch, every, tests):
     """Its neighbors may be busy for hours, and the node looks at its model every second."""
     clock = iter(range(100))
-    monkeypatch.setattr(learner_runner, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    monkeypatch.setattr("p2pfl.node.learner_runner.time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     pace = EvaluationPace(every)
     for _ in range(FIRST_TESTS):
         pace.tested(1.3)

@@ -17,19 +17,15 @@ import pytest
 import torch
 
 from p2pfl import Federation, Task, UserError
-from p2pfl.config.load import load_config, load_node
+from p2pfl.config import load_config, load_node
 from p2pfl.console import NewOptions
-from p2pfl.core.events import RoundRefused
+from p2pfl.core import RoundRefused
 from p2pfl.crypto.identity import public_text
 from p2pfl.errors import StorageError
 from p2pfl.features import commands, import_declared
-from p2pfl.features.status.feature import StatusFeature
-from p2pfl.fleet.one_process import InProcessFleet, _with_keys
-from p2pfl.node.application import Application
-from p2pfl.node.assembly import read_setup
-from p2pfl.node.driver import Driver
-from p2pfl.node.feature import Attached, Check, Feature
-from p2pfl.node.learner_runner import Payment, Wait
+from p2pfl.features.status import StatusFeature
+from p2pfl.fleet import InProcessFleet, _with_keys
+from p2pfl.node import Application, Attached, Check, Driver, Feature, Payment, Wait, read_setup
 
 ROOT = Path(__file__).parents[2]
 AT_START = ["check", "withheld", "recover", "attach", "channels", "opening", "opened"]

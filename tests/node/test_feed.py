@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from p2pfl.node import status as module
-from p2pfl.node.status import MOST_EVENTS, Feed
+from p2pfl.node import MOST_EVENTS, Feed
+from p2pfl.node.status import time
 
 
 @pytest.fixture
@@ -54,11 +54,11 @@ def test_an_alarm_stands_until_what_ends_it_has_happened_to_the_same_member(feed
 def test_what_nothing_ends_expires_and_the_rest_does_not(feed, monkeypatch):
     feed.stand("round-failed", None, "raised")
     feed.stand("neighbor-lost", 1, "gone")
-    began = module.time.monotonic()
-    monkeypatch.setattr(module.time, "monotonic", lambda: began + 590.0)
+    began = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: began + 590.0)
     feed.expire()
     assert feed.kinds == ["round-failed", "neighbor-lost"]
-    monkeypatch.setattr(module.time, "monotonic", lambda: began + 610.0)
+    monkeypatch.setattr(time, "monotonic", lambda: began + 610.0)
     feed.expire()
     assert feed.kinds == ["neighbor-lost"]
 

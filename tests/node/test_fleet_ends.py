@@ -10,9 +10,8 @@ import msgspec
 import pytest
 from msgspec.structs import fields
 
-from p2pfl.fleet import fleet
-from p2pfl.fleet.fleet import Child, Fleet, Starter
-from p2pfl.reporting.status import NodeLine
+from p2pfl.fleet import Child, Fleet, Starter
+from p2pfl.reporting import NodeLine
 
 
 class Process:
@@ -45,7 +44,7 @@ def child(phase, **more):
 
 @pytest.fixture
 def stopping(monkeypatch):
-    monkeypatch.setattr(fleet, "PATIENCE_S", 0.01)
+    monkeypatch.setattr("p2pfl.fleet.fleet.PATIENCE_S", 0.01)
     launcher = Fleet.__new__(Fleet)
     launcher.stopping, launcher._starter = False, Starter([])
     launcher.children = [child("training"), child("waiting for disk"), child("waiting for disk", byzantine=True)]

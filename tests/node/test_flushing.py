@@ -12,15 +12,10 @@ import numpy as np
 import pytest
 
 from p2pfl.compress import make_compressor
-from p2pfl.core.events import Freeze, RequestFrozen, Send, StorageFailed, StorageRestored
-from p2pfl.engine.arithmetic import Codecs
-from p2pfl.engine.engine import Engine
-from p2pfl.engine.state import NodeState
+from p2pfl.core import Freeze, RequestFrozen, Send, StorageFailed, StorageRestored
+from p2pfl.engine import Codecs, Engine, NodeState
 from p2pfl.errors import StorageError
-from p2pfl.node import engine_thread
-from p2pfl.node.assembly import replay
-from p2pfl.node.driver import DurableOutbox
-from p2pfl.node.engine_thread import EngineThread, Order
+from p2pfl.node import DurableOutbox, EngineThread, Order, replay
 from p2pfl.storage import Store, peek
 from p2pfl.storage import disk as storage_disk
 
@@ -47,7 +42,7 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch):
-    monkeypatch.setattr(engine_thread, "RETRY_S", 0.0)
+    monkeypatch.setattr("p2pfl.node.engine_thread.RETRY_S", 0.0)
     disk = Disk()
 
     class System:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from p2pfl.features.status.watchdog import GONE_LOOKS, UNHEARD_LOOKS, Hearing
+from p2pfl.features.status import GONE_LOOKS, UNHEARD_LOOKS, Hearing
 
 
 class Line:

@@ -8,15 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from p2pfl.config.model import TrainingConfig
-from p2pfl.learn.evaluation import Device
-from p2pfl.learn.task import Task
-from p2pfl.learn.torch_model import TorchModel
-from p2pfl.node.assembly import (
-    mapped_weights_bytes,
-    program_bytes,
-    resident_bytes,
-)
+from p2pfl.config import TrainingConfig
+from p2pfl.learn import Device, Task, TorchModel
+from p2pfl.node import mapped_weights_bytes, program_bytes, resident_bytes
 
 MB = 10**6
 

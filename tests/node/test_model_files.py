@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2pfl.config.model import TrainingConfig
-from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.load import from_safetensors, metadata_of
-from p2pfl.learn.task import NodeContext, QuadraticTask
-from p2pfl.node.learner_runner import LearnerRunner, ModelFiles, Moment
+from p2pfl.config import TrainingConfig
+from p2pfl.learn import NodeContext, QuadraticTask, RoundStart, from_safetensors, metadata_of
+from p2pfl.node import LearnerRunner, ModelFiles, Moment
 
 
 @pytest.fixture

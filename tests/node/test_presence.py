@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.messages import EdgeRecord
-from p2pfl.core.settings import ALWAYS
-from p2pfl.node.status import ALARM_S, FIRST_ALARM_S, FIRST_LINES, LOST_S, SILENT_S, Presence
+from p2pfl.core import ALWAYS, EdgeRecord
+from p2pfl.node import ALARM_S, FIRST_ALARM_S, FIRST_LINES, LOST_S, SILENT_S, Presence
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
 from core_kit import make_node

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from p2pfl.core.settings import Phase
-from p2pfl.node.status import ProgressLines
+from p2pfl.core import Phase
+from p2pfl.node import ProgressLines
 
 RING = ((0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (0, 5))
 WARD = SimpleNamespace(edges=RING, gossip=SimpleNamespace(start_wait_s=60.0))

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.config.charter import HASH_BYTES
-from p2pfl.config.load import load_config, load_node, node_file
-from p2pfl.config.writing import federation_text
+from p2pfl.config import HASH_BYTES, federation_text, load_config, load_node, node_file
 from p2pfl.crypto import FederationMismatch
-from p2pfl.engine.changes import image
+from p2pfl.engine import image
 from p2pfl.errors import UserError
-from p2pfl.net.websocket import visitors_binding
-from p2pfl.node.assembly import binding, make_engine, read_setup, recover, snapshot_header
-from p2pfl.node.folders import make_node
-from p2pfl.node.outcomes import read_learned
+from p2pfl.net import visitors_binding
+from p2pfl.node import binding, make_engine, make_node, read_learned, read_setup, recover, snapshot_header
 from p2pfl.storage import State, Store
 
 SCHEMA = 'target = "y"\nnumeric = ["x"]\nclasses = [0, 1]\n[stds]\nx = {std}\n'

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from p2pfl.node.shutdown import shutdown_on_request
+from p2pfl.node import shutdown_on_request
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from p2pfl.fleet import fleet
-from p2pfl.fleet.fleet import SHARED, SHARED_WITH_TORCH, Starter, shared_modules, why_not
+from p2pfl.fleet import ONE_THREAD, SHARED, SHARED_WITH_TORCH, Starter, shared_modules, why_not
 
 WORKING = ["-m", "worker"]
 
@@ -82,7 +81,7 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "probe.py").write_text(PROBE)
     (tmp_path / "worker.py").write_text(WORKER)
     monkeypatch.chdir(tmp_path)
-    for name in fleet.ONE_THREAD:
+    for name in ONE_THREAD:
         monkeypatch.setenv(name, "1")
     return tmp_path
 
@@ -169,7 +168,7 @@ async def test_a_server_that_does_not_answer_is_ended_and_nodes_are_started_by_t
     place, starter, caplog, monkeypatch
 ):
     (place / "slow.py").write_text("import time\ntime.sleep(1000)")
-    monkeypatch.setattr(fleet, "READY_S", 0.5)
+    monkeypatch.setattr("p2pfl.fleet.fleet.READY_S", 0.5)
     process = await starter("slow").start(WORKING, place / "log", shared=True)
     await is_here(process)
     process.stdin.close()
@@ -214,7 +213,7 @@ def test_where_a_driver_may_be_at_work_nothing_is_forked(tmp_path, monkeypatch):
     built = tmp_path / "torch" / "version.py"
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(fleet, "ACCELERATORS", {"cuda": (str(tmp_path / "nvidia"),)})
+    monkeypatch.setattr("p2pfl.fleet.fleet.ACCELERATORS", {"cuda": (str(tmp_path / "nvidia"),)})
     for text, said in (("cuda = '13.0'", "nvidia"), ("cuda = None", None)):
         built.write_text(text)
         assert said in why_not() if said else why_not() is None
@@ -231,5 +230,5 @@ def test_where_a_driver_may_be_at_work_nothing_is_forked(tmp_path, monkeypatch):
 def test_nodes_share_torch_if_it_is_there(monkeypatch, missing, expected):
     """A server that failed to import would leave each node to start alone."""
     federation = SimpleNamespace(task=SimpleNamespace(name="digits"), grows_trees=False)
-    monkeypatch.setattr(fleet, "find_spec", lambda name: None if name == missing else name)
+    monkeypatch.setattr("p2pfl.fleet.fleet.find_spec", lambda name: None if name == missing else name)
     assert shared_modules(federation) == [*expected]

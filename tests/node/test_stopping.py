@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from p2pfl import Federation, load_federation
-from p2pfl.config.load import load_node
-from p2pfl.core.settings import Best
-from p2pfl.engine.state import NodeState
-from p2pfl.node.assembly import bound_of, make_core, make_engine, read_setup
+from p2pfl.config import load_node
+from p2pfl.core import Best
+from p2pfl.engine import NodeState
+from p2pfl.node import bound_of, make_core, make_engine, read_setup
 
 STOP = "no improvement in 5 rounds"
 

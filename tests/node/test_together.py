@@ -20,10 +20,10 @@ from safetensors.torch import load_file
 import p2pfl
 import p2pfl.fleet.report as made
 from p2pfl import Federation, Method, Task, UserError
-from p2pfl.config.load import load_node
+from p2pfl.config import load_node
 from p2pfl.errors import LearningError
-from p2pfl.fleet.one_process import InProcessFleet
-from p2pfl.learn.load import metadata_of
+from p2pfl.fleet import InProcessFleet
+from p2pfl.learn import metadata_of
 
 SIZE = 6
 

@@ -9,14 +9,20 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from p2pfl.core.core import Course
-from p2pfl.core.settings import Phase
-from p2pfl.features.status.feature import StatusFeature
-from p2pfl.features.status.spread import VitalsRow
-from p2pfl.features.status.watchdog import ALONE_S, DISK_EVERY_S, LINES, ROUNDS_ALONE, STARTING_S, MemberNews, Watchdog
-from p2pfl.learn.metrics import WINDOW
-from p2pfl.node.feature import alarm_texts
-from p2pfl.node.status import Feed
+from p2pfl.core import Course, Phase
+from p2pfl.features.status import (
+    ALONE_S,
+    DISK_EVERY_S,
+    LINES,
+    ROUNDS_ALONE,
+    STARTING_S,
+    MemberNews,
+    StatusFeature,
+    VitalsRow,
+    Watchdog,
+)
+from p2pfl.learn import WINDOW
+from p2pfl.node import Feed, alarm_texts
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from vitals_kit import ROW

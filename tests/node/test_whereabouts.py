@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from p2pfl.features.status.running import (
+from p2pfl.features.status import (
     TOKEN_NAME,
     NodeAddresses,
     address_at,

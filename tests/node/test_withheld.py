@@ -8,11 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from p2pfl.config.sections import PrivacyConfig
-from p2pfl.features.privacy.budget import withheld
-from p2pfl.learn.interface import LocalRound, RoundStart, Score
-from p2pfl.node.learner_runner import LearnerRunner, Moment, TrainingFigures
-from p2pfl.node.status import ProgressLines
+from p2pfl.config import PrivacyConfig
+from p2pfl.features.privacy import withheld
+from p2pfl.learn import LocalRound, RoundStart, Score
+from p2pfl.node import LearnerRunner, Moment, ProgressLines, TrainingFigures
 
 
 class Talkative:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topologies import build, contraction, mixing_matrix
-from topologies.spectral import sample_weights
+from topologies import build, contraction, mixing_matrix, sample_weights
 
 GRAPHS = [
     ("ring", 12),

@@ -8,10 +8,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from topologies import Topology, build
-from topologies.metrics.byzantine import tolerance
-from topologies.metrics.cuts import connectivity
-from topologies.metrics.robustness import robustness
+from topologies import Topology, build, connectivity, robustness, tolerance
 
 REGULAR = [
     ("ring", 8),

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from p2pfl.compress import make_compressor
-from p2pfl.config.model import TrainingConfig
+from p2pfl.config import TrainingConfig
 from p2pfl.methods import Variate, make_method
-from p2pfl.reporting.status import consensus_distance
+from p2pfl.reporting import consensus_distance
 from tests.property.world_kit import core_settings, quadratic_learners
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from topologies import build_schedule
-from topologies.schedule import exact_after, product
+from topologies import build_schedule, exact_after, product
 
 
 def averages_exactly(schedule):

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from p2pfl.core.settings import LIMIT, parse_staleness
+from p2pfl.core import LIMIT, parse_staleness
 
 TAUS = range(LIMIT + 1)
 

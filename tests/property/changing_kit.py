@@ -11,10 +11,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from p2pfl.compress import make_compressor
-from p2pfl.config.model import Edges
-from p2pfl.core.settings import Conservative, turns_of
+from p2pfl.config import Edges
+from p2pfl.core import Conservative, turns_of
 from p2pfl.methods import Method
-from sim.worlds.model import LinkSpec
+from sim import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parent))
 from world_kit import D, OpenPlan, OpenWorld, StillLearner, core_settings

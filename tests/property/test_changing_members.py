@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from p2pfl.aggregate import make_rule
-from p2pfl.core.events import CommitRound
-from p2pfl.core.settings import Phase as NodePhase
+from p2pfl.core import CommitRound
+from p2pfl.core import Phase as NodePhase
 from p2pfl.methods import Variate
-from sim.worlds.model import LinkSpec, Spread
+from sim import LinkSpec, Spread
 
 sys.path.insert(0, str(Path(__file__).parent))
 from changing_kit import OPERATIONS, SHAPES, ChangingWorld, charters, graph

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from p2pfl.core.core import Core
-from sim.worlds.model import LinkSpec
+from p2pfl.core import Core
+from sim import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parent))
 from world_kit import make_world

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from sim.worlds.model import LinkSpec
+from sim import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parent))
 from world_kit import GRAPHS, KINDS, OpenPlan, few, make_world

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from p2pfl.compress import make_compressor
 from p2pfl.methods import Variate
-from sim.worlds.model import LinkSpec
+from sim import LinkSpec
 from tests.engine.pair import correction
 
 sys.path.insert(0, str(Path(__file__).parent))

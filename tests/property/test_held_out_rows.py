@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.crypto.identity import Identity
-from p2pfl.learn.table.csv_task import csv_table
-from p2pfl.learn.table.reading import held_out
-from p2pfl.learn.task import NodeContext
+from p2pfl.learn import NodeContext
+from p2pfl.learn.table import csv_table, held_out
 
 SCHEMA = {"target": "y", "numeric": ["a"], "categories": {"w": ["x", "z"]}, "classes": ["no", "yes"]}
 cells = st.tuples(

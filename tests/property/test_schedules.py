@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from p2pfl.learn.interface import LocalRound
-from sim.worlds.model import LinkSpec
+from p2pfl.learn import LocalRound
+from sim import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parent))
 from world_kit import StillLearner, make_world

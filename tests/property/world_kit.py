@@ -9,11 +9,10 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, settings
 
 from p2pfl.compress import make_compressor
-from p2pfl.config.model import TrainingConfig
-from p2pfl.core.settings import Settings, parse_staleness
-from p2pfl.learn.interface import LocalRound
-from p2pfl.learn.task import NodeContext, QuadraticLearner, QuadraticTask
-from sim.worlds.model import LinkSpec
+from p2pfl.config import TrainingConfig
+from p2pfl.core import Settings, parse_staleness
+from p2pfl.learn import LocalRound, NodeContext, QuadraticLearner, QuadraticTask
+from sim import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from open_world import OpenPlan, OpenWorld

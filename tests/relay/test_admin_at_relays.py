@@ -10,16 +10,22 @@ import pytest
 from memory_kit import MemoryNetwork
 from relay_kit import QUICK, TOKEN, nothing_listed, parts
 
-from p2pfl.config.charter import realm_named
+from p2pfl.config import realm_named
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.relay.link import RelayLink
-from p2pfl.features.relay.server import Admissions, ListedFederation, RelayServer
-from p2pfl.features.relay.switchboard import Switchboard
-from p2pfl.features.relay.tickets import Ticket, register
-from p2pfl.features.relay.transport import ByRelayTransport, RelayDialing, answer_of_admin, dialing_through
-from p2pfl.net.address import Address
-from p2pfl.net.limits import Limits
-from p2pfl.net.websocket import OneShotClient, UnreachableError, WebSocketTransport
+from p2pfl.features.relay import (
+    Admissions,
+    ByRelayTransport,
+    ListedFederation,
+    RelayDialing,
+    RelayLink,
+    RelayServer,
+    Switchboard,
+    Ticket,
+    answer_of_admin,
+    dialing_through,
+    register,
+)
+from p2pfl.net import Address, Limits, OneShotClient, UnreachableError, WebSocketTransport
 
 ADMIN = Identity(b"a" * 32)
 REALM = realm_named("ward", 7)

@@ -9,19 +9,19 @@ import pytest
 from memory_kit import MemoryNetwork
 from relay_kit import TOKEN, RelayHere, dialer, nobody, parts, until
 
-from p2pfl.features.relay.frames import (
+from p2pfl.features.relay import (
     PASSED_ON,
     Challenge,
     FrameKind,
     Refusal,
+    RelayLink,
     number_in,
     pack,
     pack_struct,
+    register,
     struct_in,
     unpack,
 )
-from p2pfl.features.relay.link import RelayLink
-from p2pfl.features.relay.tickets import register
 
 
 @pytest.fixture

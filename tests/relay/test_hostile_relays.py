@@ -13,8 +13,7 @@ from memory_kit import MemoryNetwork, MemoryTransport
 from relay_kit import QUICK, parts, until
 
 from p2pfl.errors import PeerFault
-from p2pfl.features.relay import link as relay_link
-from p2pfl.features.relay.frames import (
+from p2pfl.features.relay import (
     PASSED_ON,
     VERSION,
     WINDOW_BYTES,
@@ -22,16 +21,15 @@ from p2pfl.features.relay.frames import (
     Closing,
     FrameKind,
     Registration,
+    RelayLink,
     pack,
     pack_number,
     pack_struct,
     struct_in,
     unpack,
 )
-from p2pfl.features.relay.link import RelayLink
-from p2pfl.net.address import Address
-from p2pfl.net.limits import Limits
-from p2pfl.net.transport import GoneError, Line
+from p2pfl.features.relay import link as relay_link
+from p2pfl.net import Address, GoneError, Limits, Line
 
 URL, KEY = "ws://liar:1/p2pfl", b"k" * 32
 CHALLENGE = Challenge(version=VERSION, nonce=bytes(32), clock_s=0)

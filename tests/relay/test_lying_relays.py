@@ -8,9 +8,9 @@ import pytest
 from memory_kit import MemoryNetwork
 from relay_kit import RelayHere, WrappedLine, by_relay
 
-from p2pfl.core.messages import Resync
-from p2pfl.features.relay.frames import HEAD, Closing, FrameKind, pack, pack_number, unpack
-from p2pfl.net.limits import Limits
+from p2pfl.core import Resync
+from p2pfl.features.relay import HEAD, Closing, FrameKind, pack, pack_number, unpack
+from p2pfl.net import Limits
 
 HONEST_FRAMES = 12
 """Frames with data that a lying relay passes on first: the handshake and some messages."""

@@ -14,14 +14,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import ADMIN, added, after, first, key_of, ward
 from memory_kit import MemoryNetwork
 
-from p2pfl.config.charter import realm_of
-from p2pfl.features.members.charters import ask_when_alone
-from p2pfl.features.relay.link import RelayLink
-from p2pfl.features.relay.server import ListedFederation
-from p2pfl.features.relay.tickets import Ticket, register
-from p2pfl.features.relay.transport import ByRelayTransport
-from p2pfl.net.address import Relayed
-from p2pfl.net.websocket import visitors_binding
+from p2pfl.config import realm_of
+from p2pfl.features.members import ask_when_alone
+from p2pfl.features.relay import ByRelayTransport, ListedFederation, RelayLink, Ticket, register
+from p2pfl.net import Relayed, visitors_binding
 
 WARD = ward(3)
 THREE = after(WARD, first(WARD))

@@ -13,15 +13,11 @@ from types import SimpleNamespace
 import pytest
 
 from p2pfl.cli.main import main
-from p2pfl.config.charter import federation_id, realm_of
-from p2pfl.config.load import federation_mistakes, load_config, load_node
-from p2pfl.config.model import NETWORK
-from p2pfl.features.members.publishing import Delivery
-from p2pfl.features.relay.feature import RelayCheck, RelayFeature, Relays
-from p2pfl.features.relay.link import RelayLink
-from p2pfl.features.relay.tickets import Sheet, read_token, sheet_here
-from p2pfl.net.limits import Limits
-from p2pfl.node.feature import Inspected
+from p2pfl.config import NETWORK, federation_id, federation_mistakes, load_config, load_node, realm_of
+from p2pfl.features.members import Delivery
+from p2pfl.features.relay import RelayCheck, RelayFeature, RelayLink, Relays, Sheet, read_token, sheet_here
+from p2pfl.net import Limits
+from p2pfl.node import Inspected
 
 URL = "ws://relay.example.org:8443/p2pfl"
 

@@ -14,21 +14,21 @@ from message_kit import REQUEST
 from msgspec import structs
 from relay_kit import QUICK, TOKEN, RelayHere, by_relay, dialer, nobody, nothing_listed, parts, until
 
-from p2pfl.core.messages import Resync
+from p2pfl.core import Resync
 from p2pfl.errors import UserError
-from p2pfl.features.relay.frames import (
+from p2pfl.features.relay import (
+    UNTRIED,
+    Admissions,
+    ByRelayTransport,
     FrameKind,
+    ListedFederation,
+    RelayLink,
+    RelayServer,
+    Switchboard,
     pack,
     unpack,
 )
-from p2pfl.features.relay.link import UNTRIED, RelayLink
-from p2pfl.features.relay.server import Admissions, ListedFederation, RelayServer
-from p2pfl.features.relay.switchboard import Switchboard
-from p2pfl.features.relay.transport import ByRelayTransport
-from p2pfl.net.address import Address, parse_address
-from p2pfl.net.limits import Limits
-from p2pfl.net.transport import GoneError
-from p2pfl.net.websocket import WebSocketTransport, dial_websocket, open_browserless
+from p2pfl.net import Address, GoneError, Limits, WebSocketTransport, dial_websocket, open_browserless, parse_address
 
 
 @pytest.fixture

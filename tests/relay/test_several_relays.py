@@ -13,13 +13,9 @@ from message_kit import REPLY, REQUEST
 from msgspec.structs import replace
 from relay_kit import QUICK, RelayHere, WrappedLine, by_relay, nobody, parts, until
 
+from p2pfl.features.relay import LASTING_LOOKS, ByRelayTransport, FrameKind, RelayLink, unpack
 from p2pfl.features.relay import transport as by_relay_module
-from p2pfl.features.relay.frames import FrameKind, unpack
-from p2pfl.features.relay.link import RelayLink
-from p2pfl.features.relay.transport import LASTING_LOOKS, ByRelayTransport
-from p2pfl.net import link as link_module
-from p2pfl.net.limits import Limits
-from p2pfl.net.link import FOLLOWS_S, PeerLink
+from p2pfl.net import FOLLOWS_S, Limits, PeerLink
 
 
 async def test_the_relay_that_is_nearest_comes_first_unless_it_has_spoiled_a_line_or_is_away():
@@ -225,7 +221,7 @@ def test_what_an_exchange_takes_follows_what_holds_most_of_the_time():
 
 
 async def test_an_exchange_that_is_never_over_counts_once_it_stalls(federation, monkeypatch):
-    monkeypatch.setattr(link_module, "STALLED_S", 0.05)
+    monkeypatch.setattr("p2pfl.net.link.STALLED_S", 0.05)
     async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
         await b.until(lambda: a.open and b.open)
         a.send(1, replace(REQUEST, digest=b"d" * 16))

@@ -18,20 +18,21 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import ADMIN, STRANGER, after, first, key_of, sign, ward
 from memory_kit import MemoryNetwork
 
-from p2pfl.config.charter import CharterError, realm_of
-from p2pfl.config.writing import without_member
+from p2pfl.config import CharterError, realm_of, without_member
 from p2pfl.errors import PeerFault, StorageError, UserError
-from p2pfl.features.members.charters import TICKETS, CharterKeeper, CharterTalk, CharterTold
-from p2pfl.features.relay.feature import TICKET_LOOK_S, TicketAge
-from p2pfl.features.relay.link import RelayLink
-from p2pfl.features.relay.server import Admissions, ListedFederation
-from p2pfl.features.relay.tickets import (
+from p2pfl.features.members import TICKETS, CharterKeeper, CharterTalk, CharterTold
+from p2pfl.features.relay import (
     KEPT_NAME,
     MOST_REMOVED,
+    TICKET_LOOK_S,
+    Admissions,
+    ListedFederation,
+    RelayLink,
     Sheet,
     SheetHead,
     Sheets,
     Ticket,
+    TicketAge,
     TicketError,
     register,
     sheet_here,

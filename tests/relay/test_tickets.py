@@ -12,29 +12,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from p2pfl.config.charter import realm_named
+from p2pfl.config import realm_named
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import PeerFault, UserError
-from p2pfl.features.relay.frames import (
+from p2pfl.features.relay import (
+    PREFIX,
     VERSION,
+    Admissions,
     Challenge,
     FrameKind,
+    ListedFederation,
     Refusal,
+    RefusedError,
     Registration,
-    pack_struct,
-    struct_in,
-    unpack,
-)
-from p2pfl.features.relay.server import Admissions, ListedFederation, RefusedError, read_listed
-from p2pfl.features.relay.tickets import (
-    PREFIX,
     Ticket,
     TicketError,
     make_token,
+    pack_struct,
+    read_listed,
     read_token,
     register,
     sheet_here,
+    struct_in,
     token_id,
+    unpack,
 )
 
 ADMIN, MEMBER, STRANGER = (Identity(bytes([number]) * 32) for number in (1, 2, 3))

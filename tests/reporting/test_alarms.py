@@ -9,13 +9,10 @@ from pathlib import Path
 import pytest
 
 import p2pfl
-from p2pfl.core.events import Alarm
+from p2pfl.core import Alarm
 from p2pfl.features import FEATURES
-from p2pfl.node.driver import NOTICES
-from p2pfl.node.feature import alarm_texts
-from p2pfl.node.status import Feed
-from p2pfl.reporting import alarms
-from p2pfl.reporting.alarms import BACK, OTHER
+from p2pfl.node import NOTICES, Feed, alarm_texts
+from p2pfl.reporting import BACK, OTHER, alarms
 
 ALARMS = alarm_texts(FEATURES)
 PACKAGE = Path(p2pfl.__file__).parent

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.console.output import reference_facts
-from p2pfl.learn.metrics import Measure
-from p2pfl.reporting.measures import Alone, References, Statistic, beside
-from p2pfl.reporting.report import Report
+from p2pfl.learn import Measure
+from p2pfl.reporting import Alone, References, Report, Statistic, beside
 
 AUC = Measure("auc", "AUC", higher_is_better=True)
 RMSE = Measure("rmse", "RMSE", higher_is_better=False)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from p2pfl.compress import make_compressor
-from p2pfl.reporting.figures import predicted
+from p2pfl.reporting import predicted
 from topologies import build, contraction
 
 HYPERCUBE = (((0, 1), (2, 3)), ((0, 2), (1, 3)))

@@ -7,11 +7,10 @@ from types import SimpleNamespace
 import pytest
 from msgspec import structs
 
-from p2pfl.cli.launch import LiveView
+from p2pfl.cli import LiveView
 from p2pfl.console.output import privacy_facts
-from p2pfl.fleet.report import _withheld
-from p2pfl.reporting.report import SCORE, NodeReport, Report
-from p2pfl.reporting.status import PrivacyStatus
+from p2pfl.fleet import _withheld
+from p2pfl.reporting import SCORE, NodeReport, PrivacyStatus, Report
 
 SPENT = PrivacyStatus(unit="record", epsilon=1.0, budget=8.0, delta=1e-5, rounds_left=0, state="spent")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.reporting.figures import Bearing, bearings, contraction, names
-from sim.federations import describe
+from p2pfl.reporting import Bearing, bearings, contraction, names
+from sim import describe
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from p2pfl.learn.interface import Score
-from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
-from p2pfl.reporting.measures import (
+from p2pfl.learn import ACCURACY, LOSS, Measure, Score
+from p2pfl.reporting import (
+    NodeReport,
     Point,
+    Report,
     Statistic,
-    in_words,
     measures_in,
     measures_of,
     merit,
@@ -22,7 +22,7 @@ from p2pfl.reporting.measures import (
     value_of,
     worst,
 )
-from p2pfl.reporting.report import NodeReport, Report
+from p2pfl.reporting.measures import in_words
 
 AUC, RMSE = Measure("auc", "AUC", higher_is_better=True), Measure("rmse", "RMSE", higher_is_better=False)
 SPREAD = Statistic(mean=0.5, min=0.25, max=0.75)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from p2pfl.features.status.prometheus import OF_NEIGHBOR, OF_NODE, exposition
-from p2pfl.reporting.alarms import ALARMS
+from p2pfl.features.status import OF_NEIGHBOR, OF_NODE, exposition
+from p2pfl.reporting import ALARMS
 
 NEIGHBOR = {"name": "pi-2", "faults": {"payload": 3, "made-up": 1}, "live": True}
 STATUS = {

@@ -10,9 +10,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from p2pfl.errors import UserError
-from p2pfl.reporting import plot
-from p2pfl.reporting.plot import check_picture, draw_runs
-from p2pfl.reporting.report import Report
+from p2pfl.reporting import COLORS, MOST_RUNS, WIDEST, Report, check_picture, draw_runs
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from run_reports import REFERENCE, point, report
@@ -41,19 +39,19 @@ def words(figure):
 def test_a_run_is_accuracy_distance_and_bytes_over_time():
     figure = drawn(report([point(0.0), point(2.0, accuracy={"mean": 0.7, "min": 0.6, "max": 0.8}, bytes_sent=800)]))
     learned, distance, sent = figure.axes
-    assert curves(learned) == [(plot.COLORS[0], [0, 2], [0.5, 0.7])]
+    assert curves(learned) == [(COLORS[0], [0, 2], [0.5, 0.7])]
     band = learned.collections[0].get_paths()[0].vertices
     assert (band[:, 1].min(), band[:, 1].max()) == (0.25, 0.8)
-    assert curves(distance) == [(plot.COLORS[0], [0, 2], [0.1, 0.1])]
+    assert curves(distance) == [(COLORS[0], [0, 2], [0.1, 0.1])]
     assert distance.get_yscale() == "log"
-    assert curves(sent) == [(plot.COLORS[0], [0, 2], [200, 400])]
+    assert curves(sent) == [(COLORS[0], [0, 2], [200, 400])]
     assert sent.get_xlabel() == "virtual seconds"
     assert "ward: 2 nodes, ring, seed 0, simulated" in figure.get_suptitle()
 
 
 def test_runs_are_told_apart_by_color_and_named_by_their_files():
     figure = drawn(report([point(0.0), point(2.0)]), report([point(0.0), point(3.0)], topology="star"))
-    assert [color for color, *_ in curves(figure.axes[0])] == list(plot.COLORS[:2])
+    assert [color for color, *_ in curves(figure.axes[0])] == list(COLORS[:2])
     assert words(figure)[:2] == ["run0\n2 nodes, ring", "run1\n2 nodes, star"]
 
 
@@ -126,7 +124,7 @@ def test_a_run_without_history_is_a_mistake():
 
 def test_more_runs_than_colors_are_a_mistake():
     with pytest.raises(UserError, match="too many runs"):
-        drawn(*[report([point(0.0)])] * (plot.MOST_RUNS + 1))
+        drawn(*[report([point(0.0)])] * (MOST_RUNS + 1))
 
 
 def test_a_picture_that_cannot_be_is_found_before_the_run(tmp_path):
@@ -165,7 +163,7 @@ def test_a_regression_shows_its_own_metrics_and_no_empty_panel():
 def test_a_long_label_is_broken_and_does_not_run_into_the_next_panel():
     run = regression(4.0, 0.1) | {"measures": [RMSE | {"label": "balanced accuracy of the rare"}, R2, LOSS]}
     label = drawn(run).axes[0].get_ylabel()
-    assert max(map(len, label.splitlines())) <= plot.WIDEST
+    assert max(map(len, label.splitlines())) <= WIDEST
 
 
 def test_a_task_that_has_only_a_loss_shows_that():

@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from p2pfl.config.model import TrainingConfig
+from p2pfl.config import TrainingConfig
 from p2pfl.console.output import node_rows, reference_facts
-from p2pfl.learn.interface import RoundStart, Score
-from p2pfl.learn.load import learner_for
-from p2pfl.learn.metrics import ACCURACY, LOSS, named
-from p2pfl.learn.task import NodeContext, QuadraticTask, Task
-from p2pfl.reporting.measures import (
+from p2pfl.learn import ACCURACY, LOSS, NodeContext, QuadraticTask, RoundStart, Score, Task, learner_for, named
+from p2pfl.reporting import (
     ModelScore,
+    NodeReport,
     Point,
     References,
+    Report,
     Statistic,
     alone,
     centralized,
@@ -25,7 +24,6 @@ from p2pfl.reporting.measures import (
     of_alone,
     round_seconds,
 )
-from p2pfl.reporting.report import NodeReport, Report
 
 TRAINING = TrainingConfig(rounds=4, local_steps=5, batch_size=8, learning_rate=0.5)
 

@@ -12,10 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
-from p2pfl.learn.metrics import Measure
-from p2pfl.reporting.measures import Centralized, ModelScore, Point, Reference, ReferencePoint, References, Statistic
-from p2pfl.reporting.report import Contraction, Cost, HeldAgainst, NodeReport, Report
-from p2pfl.reporting.status import MeanAndMax, NeighborStatus
+from p2pfl.learn import Measure
+from p2pfl.reporting import (
+    Centralized,
+    Contraction,
+    Cost,
+    HeldAgainst,
+    MeanAndMax,
+    ModelScore,
+    NeighborStatus,
+    NodeReport,
+    Point,
+    Reference,
+    ReferencePoint,
+    References,
+    Report,
+    Statistic,
+)
 
 with_pandas = pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="pandas is not installed")
 

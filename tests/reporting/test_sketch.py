@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from p2pfl.reporting.status import consensus_distance
+from p2pfl.reporting import consensus_distance
 
 
 def test_equal_models_are_not_apart_at_all_not_even_by_rounding():

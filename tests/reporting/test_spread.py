@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from p2pfl.reporting.measures import Statistic, spread
+from p2pfl.reporting import Statistic, spread
 
 
 @pytest.mark.parametrize("values", [[math.nan, 1.0, 2.0], [1.0, math.nan, 2.0], [1.0, 2.0, math.nan]])

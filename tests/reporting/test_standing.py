@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from p2pfl.reporting.figures import held_against, in_words
-from p2pfl.reporting.report import HeldAgainst, NodeReport
-from p2pfl.reporting.status import NeighborStatus
+from p2pfl.reporting import HeldAgainst, NeighborStatus, NodeReport, held_against, in_words
 
 
 def node(name, **faults):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from p2pfl.compress import make_compressor
-from p2pfl.reporting.figures import MESSAGE_BYTES, compressor_mistakes, configuration, traffic
-from sim.federations import describe
+from p2pfl.reporting import MESSAGE_BYTES, compressor_mistakes, configuration, traffic
+from sim import describe
 
 SIZE = 1000
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from p2pfl.crypto.identity import SIGNATURE_BYTES, Identity
 from p2pfl.errors import PeerFault
-from p2pfl.learn.metrics import LOSS, Measure
-from p2pfl.reporting.vitals import (
+from p2pfl.learn import LOSS, Measure
+from p2pfl.reporting import (
     MOST_ROW_BYTES,
     Vitals,
     bitmap,

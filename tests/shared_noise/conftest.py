@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from p2pfl.features.privacy.ledger_file import give_permission
+from p2pfl.features.privacy import give_permission
 from p2pfl.features.shared_noise.rounds import SumRounds
-from p2pfl.learn.privacy.accounting import Promise
-from p2pfl.learn.privacy.noise import Secret
+from p2pfl.learn.privacy import Promise, Secret
 from tests import rounds_kit
 
 torch.set_num_threads(1)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from p2pfl.config.model import TrainingConfig
-from p2pfl.learn.privacy.noise import Secret
-from p2pfl.learn.privacy.plan import Plan
+from p2pfl.config import TrainingConfig
+from p2pfl.learn.privacy import Plan, Secret
 
 
 def plan(training=None, *, unit="record", noise=1.0, clip=1.0, rate=0.5, share=0.5):

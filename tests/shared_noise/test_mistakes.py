@@ -8,16 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 from p2pfl import Federation, UserError
-from p2pfl.cli.main import cli
-from p2pfl.config.load import federation_mistakes, load_config, refuse_broken_promises
-from p2pfl.config.sections import PrivacyConfig
-from p2pfl.config.tables import Mistakes
-from p2pfl.core.events import SessionOpened
-from p2pfl.core.settings import Facts, Phase
-from p2pfl.features.sums.rounds import SummedRounds
-from p2pfl.learn.privacy.plan import SPARE, planned_rounds
-from sim import simulate
-from sim.audits.scene import scene_of
+from p2pfl.cli import cli
+from p2pfl.config import Mistakes, PrivacyConfig, federation_mistakes, load_config, refuse_broken_promises
+from p2pfl.core import Facts, Phase, SessionOpened
+from p2pfl.features.sums import SummedRounds
+from p2pfl.learn.privacy import SPARE, planned_rounds
+from sim import scene_of, simulate
 
 SHARED = {"epsilon": 3, "noise": "shared", "delta": 1e-5}
 

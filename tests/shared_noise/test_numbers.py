@@ -15,17 +15,10 @@ from scipy import stats
 from torch.nn import functional
 
 from p2pfl import Federation
-from p2pfl.config.model import TrainingConfig
-from p2pfl.config.sections import PrivacyConfig
+from p2pfl.config import PrivacyConfig, TrainingConfig
 from p2pfl.errors import UserError
-from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.load import learner_for
-from p2pfl.learn.privacy import Spend
-from p2pfl.learn.privacy.accounting import epsilon_of
-from p2pfl.learn.privacy.noise import UNIT
-from p2pfl.learn.privacy.plan import Protection, plan_of, share_of
-from p2pfl.learn.privacy.rounds import SharedRounds, shared_by
-from p2pfl.learn.task import NodeContext, QuadraticTask, Task
+from p2pfl.learn import NodeContext, QuadraticTask, RoundStart, Task, learner_for
+from p2pfl.learn.privacy import UNIT, Protection, SharedRounds, Spend, epsilon_of, plan_of, share_of, shared_by
 from tests.shared_noise.plans import Noted, plan
 
 WIDTH, CLASSES = 4, 3

@@ -7,16 +7,11 @@ import asyncio
 import numpy as np
 import pytest
 
-from p2pfl.core.events import RoundRefused
-from p2pfl.features.privacy.budget import BudgetGuard
-from p2pfl.features.shared_noise import rounds as shared_rounds
-from p2pfl.features.shared_noise.rounds import SumRounds
-from p2pfl.features.sums import rounds
-from p2pfl.features.sums.messages import Refused
-from p2pfl.features.sums.rounds import CommonState
-from p2pfl.features.sums.standings import Place, Standings
-from p2pfl.features.sums.talk import SumTalk
-from p2pfl.learn.privacy.rounds import SharedRounds
+from p2pfl.core import RoundRefused
+from p2pfl.features.privacy import BudgetGuard
+from p2pfl.features.shared_noise.rounds import ROWS_FILE, SumRounds
+from p2pfl.features.sums import CommonState, Place, Refused, Standings, SumTalk, rounds
+from p2pfl.learn.privacy import SharedRounds
 from tests.rounds_kit import broken_off, crash_at
 from tests.shared_noise.conftest import ROUNDS
 
@@ -100,7 +95,7 @@ async def test_the_rows_of_all_are_known_again_after_a_crash_before_they_were_wr
     crashed = crash_at(monkeypatch, SumRounds, "_round", 1, lambda _: True, after=False)
     nodes = start(field)
     await broken_off(nodes[1], crashed)
-    file = field.folder / "node1" / "state" / shared_rounds.ROWS_FILE
+    file = field.folder / "node1" / "state" / ROWS_FILE
     assert file.exists()
     file.unlink()
     (nodes[1],) = start(field, 1)

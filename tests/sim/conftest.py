@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from sim import simulation
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 @pytest.fixture(autouse=True)
 def few_looks(monkeypatch):
     """Looking at small models takes longer than the rest of a run."""
-    monkeypatch.setattr(simulation, "POINTS", 6)
+    monkeypatch.setattr("sim.simulation.POINTS", 6)
 
 
 @pytest.fixture

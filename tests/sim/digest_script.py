@@ -7,9 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from sim import simulate
-from sim.federations import describe
-from sim.worlds.model import ChurnSpec, ComputeSpec, LiarSpec, LinkSpec, Spread, WorldSpec
+from sim import ChurnSpec, ComputeSpec, LiarSpec, LinkSpec, Spread, WorldSpec, describe, simulate
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from drawn_worlds import draw

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from p2pfl.core.events import MessageReceived
-from p2pfl.core.messages import Ready
-from sim.kernel import NS, Kernel, Trace
-from sim.network import Network, lay
-from sim.worlds.model import LinkSpec
+from p2pfl.core import MessageReceived, Ready
+from sim import NS, Kernel, LinkSpec, Network, Trace, lay
 
 MS = NS // 1000
 LATENCY_NS = 2 * MS

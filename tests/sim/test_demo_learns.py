@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim import simulate
-from sim.federations import describe
-from sim.worlds.model import ComputeSpec, LinkSpec, WorldSpec
+from sim import ComputeSpec, LinkSpec, WorldSpec, describe, simulate
 
 CALM = WorldSpec()
 BUSY = WorldSpec(compute=ComputeSpec(step_s=0.0005, engine_s=0.002, jitter=0.5), links=LinkSpec(jitter_s=0.2))

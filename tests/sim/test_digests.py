@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim import simulate
-from sim.report import value_digest
+from sim import simulate, value_digest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from digest_script import SEEDS, digests

@@ -8,19 +8,8 @@ import statistics
 import pytest
 
 from p2pfl.chance import stream
-from sim.worlds.model import Spread
-from sim.worlds.settling import (
-    below,
-    choice,
-    draw,
-    exponential,
-    log_uniform,
-    permutation,
-    quantized,
-    sample,
-    shuffle,
-    uniform,
-)
+from sim import Spread, below, draw, exponential, log_uniform, permutation, quantized, sample, shuffle, uniform
+from sim.worlds.settling import choice
 
 PINNED = [0.3815993353442866, 0.7706436283087506, 0.5958551129675969, 0.5838966557904914]
 DERIVED = [0.208705149, 7.52698345, -0.45248700633408445, 668, [3, 4, 0, 1, 2, 5]]

@@ -6,13 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from p2pfl.config.model import TaskConfig
-from sim import simulate
-from sim.federations import describe
-from sim.worlds.model import ComputeSpec, WorldSpec
-from topologies import build, spectrum
-from topologies.files import write_topology
-from topologies.spectral import optimal_weights
+from p2pfl.config import TaskConfig
+from sim import ComputeSpec, WorldSpec, describe, simulate
+from topologies import build, optimal_weights, spectrum, write_topology
 
 NODES = 8
 

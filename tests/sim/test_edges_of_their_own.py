@@ -9,12 +9,7 @@ from drawn_worlds import COMPRESSORS
 
 from p2pfl.compress import make_compressor
 from p2pfl.errors import PeerFault, UserError
-from sim import simulate
-from sim.cluster import PreparedRun, script
-from sim.federations import describe
-from sim.learning.batching import make_learners
-from sim.worlds.model import LiarSpec, WorldSpec
-from sim.worlds.settling import settle
+from sim import LiarSpec, PreparedRun, WorldSpec, describe, make_learners, script, settle, simulate
 
 COMPLETE = describe(nodes=6, rounds=6, topology="complete", compressor="none")
 SLOW = {(0, 1): "q4", (2, 3): "top-k:0.05+q8", (3, 4): "sign"}

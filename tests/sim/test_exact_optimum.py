@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.config.model import TaskConfig
-from p2pfl.learn.task import NodeContext, QuadraticLearner, QuadraticTask
-from sim import simulate
-from sim.federations import describe
-from sim.worlds.model import ComputeSpec, CrashSpec, SlowNodes, WorldSpec
+from p2pfl.config import TaskConfig
+from p2pfl.learn import NodeContext, QuadraticLearner, QuadraticTask
+from sim import ComputeSpec, CrashSpec, SlowNodes, WorldSpec, describe, simulate
 
 SAMPLES = [50, 100, 150, 200, 250, 300, 350, 400]
 SPEEDS = tuple(SlowNodes(nodes=(node,), speed=1 / (1 + 9 * node / 7)) for node in range(1, 8))

@@ -2,12 +2,11 @@
 
 import pytest
 
-from p2pfl.config.load import load_config
+from p2pfl.config import load_config
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
-from sim import simulate, simulation
-from sim.federations import describe, own_tables
-from sim.sweeps.job import make_job, run
+from sim import describe, make_job, own_tables, simulate
+from sim.sweeps.job import run
 
 FILE = """
 [federation]
@@ -55,7 +54,7 @@ def test_nodes_learn_from_the_data_that_their_folders_name(file):
 def test_the_nodes_of_a_sweep_learn_from_the_data_that_their_folders_name(file, monkeypatch):
     (file.parent / "pi1").mkdir()
     (file.parent / "pi1" / "node.toml").write_text('[data]\npath = "mine.csv"\n')
-    monkeypatch.setattr(simulation, "simulate", lambda *_args, data, **_options: data)
+    monkeypatch.setattr("sim.simulation.simulate", lambda *_args, data, **_options: data)
     assert run(make_job({"base": str(file)}, 0)) == {"pi1": {"path": file.parent / "pi1" / "mine.csv"}}
 
 

@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from p2pfl.config.model import TaskConfig
-from p2pfl.reporting.measures import spread
-from sim import simulate
-from sim.federations import describe
-from sim.worlds.model import ComputeSpec, CrashSpec, LiarSpec, WorldSpec
+from p2pfl.config import TaskConfig
+from p2pfl.reporting import spread
+from sim import ComputeSpec, CrashSpec, LiarSpec, WorldSpec, describe, simulate
 
 STEADY = ComputeSpec(jitter=0.0)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sim.kernel import NS, Kernel
+from sim import NS, Kernel
 
 
 def scheduled(times):

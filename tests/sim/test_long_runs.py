@@ -7,12 +7,7 @@ from dataclasses import replace
 import pytest
 from drawn_worlds import draw
 
-from sim.cluster import PreparedRun, script
-from sim.exact import LOG_ENTRIES
-from sim.kernel import NS
-from sim.learning.batching import make_learners
-from sim.worlds.model import ChurnSpec, ComputeSpec, WorldSpec
-from sim.worlds.settling import settle
+from sim import LOG_ENTRIES, NS, ChurnSpec, ComputeSpec, PreparedRun, WorldSpec, make_learners, script, settle
 
 LASTS_S = 30.0
 

@@ -7,15 +7,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from p2pfl.config.model import TaskConfig
-from sim import simulate
-from sim.cluster import PreparedRun, script
-from sim.federations import describe
-from sim.kernel import NS
-from sim.learning.batching import make_learners
-from sim.report import Figures, distance, final_report, mean_of, score_of_mean
-from sim.worlds.model import CrashSpec, LiarSpec, WorldSpec
-from sim.worlds.settling import settle
+from p2pfl.config import TaskConfig
+from sim import (
+    NS,
+    CrashSpec,
+    Figures,
+    LiarSpec,
+    PreparedRun,
+    WorldSpec,
+    describe,
+    distance,
+    final_report,
+    make_learners,
+    mean_of,
+    score_of_mean,
+    script,
+    settle,
+    simulate,
+)
 
 BY_HAND = np.array([[1, 2], [3, 6], [100, 100], [5, 1]], np.float32)
 

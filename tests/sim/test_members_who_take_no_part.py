@@ -6,14 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from p2pfl.config.model import TaskConfig
-from p2pfl.core.limits import WAIT_BURST_S
-from p2pfl.core.messages import Ready, Reply, Request
-from p2pfl.core.termination import Reason
-from sim import simulate
-from sim.federations import describe
-from sim.network import Network
-from sim.worlds.model import ComputeSpec, CrashSpec, SlowNodes, WorldSpec
+from p2pfl.config import TaskConfig
+from p2pfl.core import WAIT_BURST_S, Ready, Reason, Reply, Request
+from sim import ComputeSpec, CrashSpec, Network, SlowNodes, WorldSpec, describe, simulate
 
 ROUNDS, ROUND_S, LINGER_S = 150, 0.04, 4.0
 LATE = 3 / ROUND_S

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 from oracle import checked
 
-from p2pfl.config.model import TaskConfig
-from p2pfl.learn.task import NodeContext, QuadraticLearner, QuadraticTask
+from p2pfl.config import TaskConfig
+from p2pfl.learn import NodeContext, QuadraticLearner, QuadraticTask
 from p2pfl.methods import CONSERVATIVE, METHODS, MODEL, Method, New, like
-from sim import simulate
-from sim.federations import describe
-from sim.worlds.model import ComputeSpec, CrashSpec, LinkSpec, Spread, WorldSpec
+from sim import ComputeSpec, CrashSpec, LinkSpec, Spread, WorldSpec, describe, simulate
 
 TEN_LINES = """
 from p2pfl import Method

@@ -7,16 +7,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from p2pfl.config.model import TaskConfig
-from p2pfl.core.settings import Phase
-from sim import simulate
-from sim.cluster import PreparedRun, script
-from sim.federations import describe
-from sim.learning.batching import make_learners
-from sim.report import Figures
-from sim.simulation import evaluation_interval_ns
-from sim.worlds.model import ComputeSpec, CrashSpec, LinkSpec, Spread, WorldSpec
-from sim.worlds.settling import settle
+from p2pfl.config import TaskConfig
+from p2pfl.core import Phase
+from sim import (
+    ComputeSpec,
+    CrashSpec,
+    Figures,
+    LinkSpec,
+    PreparedRun,
+    Spread,
+    WorldSpec,
+    describe,
+    evaluation_interval_ns,
+    make_learners,
+    script,
+    settle,
+    simulate,
+)
 
 SLOW_LINKS = WorldSpec(compute=ComputeSpec(jitter=0.1), links=LinkSpec(latency_s=Spread(low=0.004, high=0.004)))
 """so that mixing takes as long as training, and looks fall into both."""

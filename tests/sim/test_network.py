@@ -7,10 +7,8 @@ from pathlib import Path
 
 from oracle import in_words
 
-from p2pfl.core.events import SessionClosed, SessionOpened
-from sim.kernel import TraceKind
-from sim.network import GOODBYE_BYTES
-from sim.worlds.model import LinkSpec
+from p2pfl.core import SessionClosed, SessionOpened
+from sim import GOODBYE_BYTES, LinkSpec, TraceKind
 
 sys.path.insert(0, str(Path(__file__).parent))
 from square import LATENCY_NS, MS, READY_BYTES, SQUARE, Square

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from p2pfl.config.load import load_config
-from p2pfl.config.writing import NewMember, federation_text
-from p2pfl.core.messages import (
+from p2pfl.config import NewMember, federation_text, load_config
+from p2pfl.core import (
     CHUNK_BYTES,
     Ask,
     Busy,
@@ -30,14 +29,10 @@ from p2pfl.core.messages import (
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.crypto.session import FederationBinding
 from p2pfl.errors import PeerFault
-from p2pfl.net.limits import Limits
-from p2pfl.net.links import Links, Membership, Watcher
-from p2pfl.net.session_table import Callbacks
+from p2pfl.net import Callbacks, Limits, Links, Membership, Watcher
 from p2pfl.node import assembly
 from p2pfl.wire import Assembler, split
-from sim.kernel import MESSAGE_CODES, Kernel, Trace
-from sim.network import BINDING_SECTIONS, Framing, Network, lay, sealed_bytes
-from sim.worlds.model import LinkSpec
+from sim import BINDING_SECTIONS, MESSAGE_CODES, Framing, Kernel, LinkSpec, Network, Trace, lay, sealed_bytes
 
 DIGEST = bytes(range(16))
 LIMIT = 4 * CHUNK_BYTES

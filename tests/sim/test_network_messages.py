@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.events import SessionClosed, SessionOpened
-from sim.kernel import NS
-from sim.network import RESEND_NS, Bandwidth
-from sim.worlds.model import LinkSpec, SlowNodes, Spread
+from p2pfl.core import SessionClosed, SessionOpened
+from sim import NS, RESEND_NS, Bandwidth, LinkSpec, SlowNodes, Spread
 
 sys.path.insert(0, str(Path(__file__).parent))
 from square import LATENCY_NS, MS, READY_BYTES, SQUARE, Square

@@ -6,10 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sim import simulate
-from sim.attackers.offer import spread_out
-from sim.federations import describe
-from sim.worlds.model import LiarSpec, WorldSpec
+from sim import LiarSpec, WorldSpec, describe, simulate, spread_out
 
 ROUNDS = 20
 RULE = "hampel:b=1"

@@ -11,20 +11,25 @@ import torch
 from torch import nn
 
 from p2pfl.compress import make_compressor
-from p2pfl.config.model import TrainingConfig
-from p2pfl.core.events import CommitRound, StartRound
-from p2pfl.engine.arithmetic import Codecs
+from p2pfl.config import TrainingConfig
+from p2pfl.core import CommitRound, StartRound
+from p2pfl.engine import Codecs
 from p2pfl.errors import UserError
-from p2pfl.learn.load import learner_for, make_learner
-from p2pfl.learn.task import NodeContext, Task
-from sim import simulate
-from sim.cluster import PreparedRun, script
-from sim.exact import ExactEngine, ExactPlan
-from sim.federations import describe
-from sim.kernel import NS
-from sim.learning.batching import make_learners
-from sim.worlds.model import ComputeSpec, CrashSpec, WorldSpec
-from sim.worlds.settling import settle
+from p2pfl.learn import NodeContext, Task, learner_for, make_learner
+from sim import (
+    NS,
+    ComputeSpec,
+    CrashSpec,
+    ExactEngine,
+    ExactPlan,
+    PreparedRun,
+    WorldSpec,
+    describe,
+    make_learners,
+    script,
+    settle,
+    simulate,
+)
 
 SHARED = ("1.*",)
 """the first of the two layers of the digits' model: 64 x 32 weights and 32 biases."""

@@ -13,21 +13,28 @@ import pytest
 from click.testing import CliRunner
 
 from p2pfl.cli.check import check
-from p2pfl.config.load import load_config
+from p2pfl.config import load_config
 from p2pfl.errors import UserError
-from p2pfl.learn.metrics import ACCURACY
-from p2pfl.reporting.measures import Statistic
-from p2pfl.reporting.report import NodeReport, Report
-from sim.cli import sim
-from sim.cli.plan import _figure, plan
-from sim.plans import search
+from p2pfl.learn import ACCURACY
+from p2pfl.reporting import NodeReport, Report, Statistic
+from sim import (
+    PlanWishes,
+    RunOutcome,
+    _figure,
+    check_place,
+    check_wishes,
+    find_graphs,
+    make_plan,
+    plan,
+    result_of,
+    sim,
+    systems,
+    write_plan,
+)
 from sim.plans import systems as shortlist
-from sim.plans.search import make_plan, result_of
-from sim.plans.systems import PlanWishes, check_wishes, find_graphs, systems
-from sim.plans.winner import check_place, write_plan
-from sim.sweeps.job import RunOutcome
+from sim.plans.search import ATTACKS
 from topologies import design as designing
-from topologies.metrics.byzantine import tolerance
+from topologies import tolerance
 
 found_once = cache(shortlist._designed)
 
@@ -130,7 +137,7 @@ class Pretended:
 def pretend(monkeypatch):
     def install(*args, **options):
         pretended = Pretended(*args, **options)
-        monkeypatch.setattr(search, "run_here", pretended)
+        monkeypatch.setattr("sim.plans.search.run_here", pretended)
         return pretended
 
     return install
@@ -148,7 +155,7 @@ def test_the_best_by_the_worst_condition_wins_and_not_the_best_without_liars(tmp
     assert best.system.rule == "mean"  # no attack in this made-up world touches it more
     assert best.lied_to == ("mirror", pytest.approx(0.6))
     assert best.seeds == 3
-    assert best.attacks == len(search.ATTACKS)
+    assert best.attacks == len(ATTACKS)
 
 
 def test_bytes_of_liars_do_not_count_and_a_system_over_the_limit_comes_last(tmp_path, pretend):
@@ -253,7 +260,7 @@ def test_a_federation_is_planned_from_another_folder_by_relative_paths(tmp_path,
 
 def test_where_none_is_looked_at_closer_all_the_time_serves_the_first_look(tmp_path, monkeypatch):
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr("sim.plans.search.time", SimpleNamespace(monotonic=lambda: clock.now))
 
     class FortySecondsEach(Pretended):
         def __call__(self, jobs, run_job, count, *, until, **options):
@@ -264,14 +271,14 @@ def test_where_none_is_looked_at_closer_all_the_time_serves_the_first_look(tmp_p
                     return
                 yield from super().__call__([job], run_job, count, **options)
 
-    monkeypatch.setattr(search, "run_here", pretended := FortySecondsEach({}))
+    monkeypatch.setattr("sim.plans.search.run_here", pretended := FortySecondsEach({}))
     found = make_plan(PlanWishes(nodes=6, rounds=3), tmp_path / "out", within_s=100.0, jobs=1, tell=silent)
     assert len(pretended.jobs) == found.tried == 2
     assert found.hurried
 
 
 def test_no_time_for_one_run_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(search, "run_here", lambda *_, **__: (_ for _ in ()))
+    monkeypatch.setattr("sim.plans.search.run_here", lambda *_, **__: (_ for _ in ()))
     with pytest.raises(UserError, match="not even the first system"):
         plan_of(tmp_path, nodes=6)
 

@@ -9,12 +9,9 @@ import torch
 from torch import nn
 
 from p2pfl import Task
-from p2pfl.config.model import TaskConfig
+from p2pfl.config import TaskConfig
 from p2pfl.errors import UserError
-from sim import simulate
-from sim.federations import describe, refuse_broken, with_privacy
-from sim.sweeps.job import build, make_job
-from sim.worlds.model import ComputeSpec, CrashSpec, WorldSpec
+from sim import ComputeSpec, CrashSpec, WorldSpec, build, describe, make_job, refuse_broken, simulate, with_privacy
 
 SPEC = "noise=0.8,delta=1e-3,accountant=rdp"
 ACCURATE = 0.6

@@ -9,11 +9,9 @@ from dataclasses import replace
 import pytest
 
 from p2pfl import Federation
-from p2pfl.config.model import TaskConfig
-from p2pfl.fleet import one_process
-from p2pfl.reporting.measures import Point, Statistic
-from sim import simulate
-from sim.federations import describe
+from p2pfl.config import TaskConfig
+from p2pfl.reporting import Point, Statistic
+from sim import describe, simulate
 
 
 class Stream(io.StringIO):
@@ -47,7 +45,7 @@ def run(monkeypatch):
         sys.stdout.write("printed by the program\n")
         on_progress(at_four)
 
-    monkeypatch.setattr(one_process, "run_together", look)
+    monkeypatch.setattr("p2pfl.fleet.one_process.run_together", look)
     return Federation(nodes=2, rounds=9).run
 
 

@@ -11,14 +11,9 @@ from oracle import checked
 
 from p2pfl.aggregate import make_rule
 from p2pfl.compress import make_compressor
-from p2pfl.core.events import ApplyRequest, Freeze
-from p2pfl.core.messages import Request
-from p2pfl.engine.arithmetic import Codecs
-from p2pfl.engine.state import NodeState
-from sim import simulate
-from sim.exact import ExactEngine, ExactPlan
-from sim.federations import describe
-from sim.worlds.model import CrashSpec, LiarSpec, LinkSpec, WorldSpec
+from p2pfl.core import ApplyRequest, Freeze, Request
+from p2pfl.engine import Codecs, NodeState
+from sim import CrashSpec, ExactEngine, ExactPlan, LiarSpec, LinkSpec, WorldSpec, describe, simulate
 
 LAST = LiarSpec(attack="nan", nodes=(7,))
 

@@ -10,13 +10,22 @@ import pytest
 from oracle import checked
 
 from p2pfl.errors import UserError
-from sim import simulate
-from sim.attacks import Attack
-from sim.attacks.poison import Backdoor, LabelFlip
-from sim.cluster import Liars, ShownModels
-from sim.federations import describe
+from sim import (
+    Attack,
+    Backdoor,
+    ChurnSpec,
+    ComputeSpec,
+    LabelFlip,
+    Liars,
+    LiarSpec,
+    LinkSpec,
+    ShownModels,
+    Spread,
+    WorldSpec,
+    describe,
+    simulate,
+)
 from sim.learning.nodes import poisoned
-from sim.worlds.model import ChurnSpec, ComputeSpec, LiarSpec, LinkSpec, Spread, WorldSpec
 
 SELDOM_S = 5.0
 """Scores on the way are not what is looked at."""

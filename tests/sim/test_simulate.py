@@ -7,10 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from p2pfl.config.model import TaskConfig
-from sim import simulate
-from sim.federations import describe
-from sim.worlds.model import ComputeSpec, CrashSpec, JoinSpec, LiarSpec, LinkSpec, SlowNodes, Spread, WorldSpec
+from p2pfl.config import TaskConfig
+from sim import ComputeSpec, CrashSpec, JoinSpec, LiarSpec, LinkSpec, SlowNodes, Spread, WorldSpec, describe, simulate
 
 
 def quadratic(nodes=6, *, rounds=8, topology="ring", compressor="q8", seed=1, rate=0.1, **options):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.config.load import load_config
+from p2pfl.config import load_config
 from p2pfl.crypto.identity import Identity, public_text
-from sim.worlds.world import read_world
+from sim import read_world
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "simulate.md").read_text(encoding="utf-8")
 (PYTHON,) = re.findall(r"^```python\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)

@@ -7,11 +7,9 @@ from dataclasses import replace
 import pytest
 from oracle import checked
 
-from p2pfl.config.model import TaskConfig
-from p2pfl.core.termination import Reason
-from sim import simulate
-from sim.federations import describe
-from sim.worlds.model import CrashSpec, WorldSpec
+from p2pfl.config import TaskConfig
+from p2pfl.core import Reason
+from sim import CrashSpec, WorldSpec, describe, simulate
 
 ROUNDS = 60
 CRASHES = (CrashSpec(nodes=(1,), at_s=0.1, down_s=0.05), CrashSpec(nodes=(2,), at_s=0.1, down_s=0.05, amnesia=True))

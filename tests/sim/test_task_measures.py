@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from p2pfl import Federation, Task
-from p2pfl.learn.metrics import named
+from p2pfl.learn import named
 from sim import simulate
 
 

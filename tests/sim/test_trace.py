@@ -7,9 +7,9 @@ import struct
 
 import pytest
 
-from p2pfl.core.messages import Message
+from p2pfl.core import Message
 from p2pfl.wire import BY_MESSAGE, Offer, PartHeld, Receipt, Side
-from sim.kernel import BLOCK_ENTRIES, MESSAGE_CODES, Trace, TraceKind
+from sim import BLOCK_ENTRIES, MESSAGE_CODES, Trace, TraceKind
 
 ENTRIES = [(10**12 + k, 1 + k % 4, k % 17, -1 if k % 5 == 0 else k % 13, k * k) for k in range(2 * BLOCK_ENTRIES + 100)]
 

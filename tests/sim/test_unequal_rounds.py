@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.config.model import TaskConfig
-from p2pfl.learn.task import NodeContext, QuadraticLearner, QuadraticTask
-from sim import simulate
-from sim.federations import describe
-from sim.worlds.model import ComputeSpec, WorldSpec
+from p2pfl.config import TaskConfig
+from p2pfl.learn import NodeContext, QuadraticLearner, QuadraticTask
+from sim import ComputeSpec, WorldSpec, describe, simulate
 
 IN_STEP, APART = ComputeSpec(round_s=0.05), ComputeSpec(step_s=0.005)
 """All rounds take as long as each other; or each as long as its steps do."""

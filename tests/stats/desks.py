@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 
 from p2pfl import Federation
-from p2pfl.config.load import load_config, load_node, node_file
+from p2pfl.config import load_config, load_node, node_file
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.stats.query_policy import QueryPolicy
+from p2pfl.features.stats import QueryPolicy
 from tests.stats.stats_world import SCHEMA, SITES, hospitals
 
 POLICY = {"columns": ["age", "chol", "ill"], "to": ["north"], "by": "sex"}

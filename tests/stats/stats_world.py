@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from p2pfl.features.stats.survey import SurveyAsked, survey
-from p2pfl.learn.table.schema import make_schema
+from p2pfl.features.stats import SurveyAsked
+from p2pfl.features.stats.survey import survey
+from p2pfl.learn.table import make_schema
 
 SITES = ("north", "east", "south", "west", "coast")
 SCHEMA = make_schema(

@@ -8,8 +8,8 @@ import os
 import pytest
 
 from p2pfl.errors import StorageError
-from p2pfl.features.stats.query_policy import MOST_REFUSALS
-from p2pfl.storage.disk import storage_errors
+from p2pfl.features.stats import MOST_REFUSALS
+from p2pfl.storage import storage_errors
 from tests.stats.desks import POLICY, Clock, cells_of, desk_of, made_ward, write_table
 from tests.stats.stats_world import hospitals
 

@@ -10,15 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from p2pfl.features.stats.survey import (
-    Disclosure,
-    SurveyAsked,
-    TooFew,
-    bars,
-    determined,
-    with_complement,
-)
-from p2pfl.learn.table.schema import make_schema
+from p2pfl.features.stats import Disclosure, SurveyAsked, TooFew, bars, determined, with_complement
+from p2pfl.learn.table import make_schema
 
 BOUNDS = SurveyAsked(columns=("kind",), by="by", least_rows=10)
 COUNTS = st.integers(0, 12) | st.integers(0, 60)

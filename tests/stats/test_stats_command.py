@@ -7,9 +7,9 @@ import shutil
 
 import pytest
 
-from p2pfl.config.load import load_config, load_node, node_file
-from p2pfl.features.stats.query_policy import StatsCheck
-from p2pfl.node.feature import Inspected
+from p2pfl.config import load_config, load_node, node_file
+from p2pfl.features.stats import StatsCheck
+from p2pfl.node import Inspected
 from tests.stats.desks import POLICY, made_ward
 from tests.stats.stats_world import hospitals, pooled
 

@@ -12,17 +12,13 @@ from dataclasses import replace
 
 import pytest
 
-from p2pfl.config.load import load_config, load_node, node_file
+from p2pfl.config import load_config, load_node, node_file
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault, UserError
-from p2pfl.features.relay.server import Admissions, ListedFederation, RelayServer
-from p2pfl.features.relay.switchboard import Switchboard
-from p2pfl.features.relay.tickets import make_token, read_token
-from p2pfl.features.stats import node
-from p2pfl.features.stats.node import open_stats
-from p2pfl.features.stats.query_policy import MOST_REFUSALS
-from p2pfl.features.stats.statements import (
+from p2pfl.features.relay import Admissions, ListedFederation, RelayServer, Switchboard, make_token, read_token
+from p2pfl.features.stats import (
     CHANNEL,
+    MOST_REFUSALS,
     NONE,
     AtQuestion,
     MemberStatement,
@@ -31,16 +27,14 @@ from p2pfl.features.stats.statements import (
     SiteAnswer,
     Statements,
     in_words,
+    node,
+    open_stats,
     question_id,
     sign,
     verified,
 )
-from p2pfl.features.sums import talk
-from p2pfl.features.sums.talk import Farewell
-from p2pfl.net.address import Address
-from p2pfl.net.limits import Limits
-from p2pfl.net.transport import Counters, Refusals
-from p2pfl.net.websocket import WebSocketTransport
+from p2pfl.features.sums import Farewell, talk
+from p2pfl.net import Address, Counters, Limits, Refusals, WebSocketTransport
 from tests.memory_kit import MemoryNetwork
 from tests.stats.desks import POLICY, made_ward
 from tests.stats.stats_world import asked, hospitals, surveyed

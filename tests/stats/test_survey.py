@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from p2pfl.features.stats.survey import MISSING, TooFew
+from p2pfl.features.stats import MISSING, TooFew
 from tests.stats.stats_world import asked, figure, hospitals, pooled, surveyed
 
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from p2pfl.features.stats.survey import TooFew
-from p2pfl.features.sums.records import SumHistory
+from p2pfl.features.stats import TooFew
+from p2pfl.features.sums import SumHistory
 from tests.stats.desks import Clock, cells_of, desk_of, made_ward, write_table
 from tests.stats.stats_world import SITES, asked, figure, hospitals, pooled, surveyed
 

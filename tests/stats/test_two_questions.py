@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from p2pfl.features.stats.survey import determined
+from p2pfl.features.stats import determined
 from tests.stats.stats_world import asked, figure, hospitals, pooled, surveyed
 
 

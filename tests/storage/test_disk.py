@@ -9,9 +9,23 @@ from pathlib import Path
 import pytest
 
 from p2pfl.errors import StorageError, UserError
-from p2pfl.storage import State, Store, peek
-from p2pfl.storage import disk as files
-from p2pfl.storage.disk import Wal, create_file, lock_folder, read_log, replace_file, truncate_file
+from p2pfl.storage import (
+    LEAST_LOG_BYTES,
+    SLACK_BYTES,
+    State,
+    Store,
+    Wal,
+    create_file,
+    free_bytes,
+    lock_folder,
+    log_limit,
+    peek,
+    read_log,
+    replace_file,
+    truncate_file,
+    used_bytes,
+    volume_bytes,
+)
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from disks import fill, tiny_disk
@@ -209,7 +223,7 @@ def test_however_often_a_full_disk_is_tried_it_takes_no_more_room(disk, store):
     for _ in range(6):
         with pytest.raises(StorageError, match="No space left"):
             keep(store, 2)
-        found.append((names(disk / "state"), files.free_bytes(disk)))
+        found.append((names(disk / "state"), free_bytes(disk)))
     assert found[2:] == [found[1]] * 4
     store.append("add", {"n": 1})
     store.flush()
@@ -219,10 +233,10 @@ def test_however_often_a_full_disk_is_tried_it_takes_no_more_room(disk, store):
 
 
 def test_what_a_store_needs_and_what_there_is(disk, store):
-    assert files.free_bytes(disk) == files.volume_bytes(disk) == 512 * 1024
+    assert free_bytes(disk) == volume_bytes(disk) == 512 * 1024
     keep(store, 1)
-    assert SNAPSHOT_BYTES < files.used_bytes(disk / "state") < SNAPSHOT_BYTES + 16_000
-    assert store.room_bytes == files.volume_bytes(disk)
+    assert SNAPSHOT_BYTES < used_bytes(disk / "state") < SNAPSHOT_BYTES + 16_000
+    assert store.room_bytes == volume_bytes(disk)
 
 
 @pytest.mark.parametrize(
@@ -230,10 +244,10 @@ def test_what_a_store_needs_and_what_there_is(disk, store):
     [
         (float("inf"), 4_000_000),
         (100_000_000, 4_000_000),
-        (3_000_000, (3_000_000 - 300_000 - files.SLACK_BYTES) // 2),
-        (350_000, files.LEAST_LOG_BYTES),
-        (0, files.LEAST_LOG_BYTES),
+        (3_000_000, (3_000_000 - 300_000 - SLACK_BYTES) // 2),
+        (350_000, LEAST_LOG_BYTES),
+        (0, LEAST_LOG_BYTES),
     ],
 )
 def test_two_logs_three_snapshots_and_something_more_find_room(room, limit):
-    assert files.log_limit(room, snapshot_bytes=100_000, usual_bytes=4_000_000) == limit
+    assert log_limit(room, snapshot_bytes=100_000, usual_bytes=4_000_000) == limit

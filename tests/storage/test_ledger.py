@@ -15,18 +15,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from p2pfl.compress import make_compressor
-from p2pfl.core.events import CommitRound, Freeze, RoundRefused
-from p2pfl.engine.arithmetic import Codecs
-from p2pfl.engine.changes import change, redo, restore
-from p2pfl.engine.engine import Engine
-from p2pfl.engine.state import NodeState
-from p2pfl.features.privacy.ledger_file import LedgerFile
-from p2pfl.learn.interface import LocalRound
-from p2pfl.learn.privacy import Spend
-from p2pfl.learn.privacy.accounting import Ledger, Promise, reconcile
+from p2pfl.core import CommitRound, Freeze, RoundRefused
+from p2pfl.engine import Codecs, Engine, NodeState, change, redo, restore
+from p2pfl.features.privacy import LedgerFile
+from p2pfl.learn import LocalRound
+from p2pfl.learn.privacy import Ledger, Promise, Spend, reconcile
 from p2pfl.methods import Method
-from p2pfl.node import engine_thread
-from p2pfl.node.engine_thread import EngineThread, Order, Pay
+from p2pfl.node import EngineThread, Order, Pay
+from p2pfl.node.engine_thread import time
 from p2pfl.storage import Store
 
 COST = Spend(noise=1.25, rate=0.5, steps=3)
@@ -191,7 +187,7 @@ def test_at_every_write_the_ledger_has_at_least_what_was_used_and_at_most_what_w
 @pytest.mark.parametrize("length", [1, 3])
 def test_what_a_full_disk_does_not_take_is_never_trained(tmp_path, monkeypatch, crashing_disk, length):
     """The disk refuses some operations in a row, wherever that begins."""
-    monkeypatch.setattr(engine_thread, "RETRY_S", 0.0)
+    monkeypatch.setattr("p2pfl.node.engine_thread.RETRY_S", 0.0)
     for first in itertools.count():
         folder, used = tmp_path / str(first), Used()
         disk = crashing_disk(folder)
@@ -224,7 +220,7 @@ def test_in_no_order_of_crashes_does_more_train_than_the_ledger_or_the_budget_ha
     """Nor does it matter what the clock says."""
     times = itertools.cycle(jumps or [0.0])
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_thread.time, "monotonic", lambda: next(times))
+        patch.setattr(time, "monotonic", lambda: next(times))
         used = Used()
         store = Store.open(folder, durability="exchange")
         store.load()

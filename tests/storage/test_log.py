@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from p2pfl.errors import StorageError
-from p2pfl.storage import State, disk
-from p2pfl.storage.disk import FAST, PLAIN, Wal, read_log
-from p2pfl.storage.store import Snapshot, load, load_latest, pieces_of, save, state_of
+from p2pfl.storage import FAST, PLAIN, Snapshot, State, Wal, load, load_latest, pieces_of, read_log, save, state_of
 
 PREVIOUS = bytes(32)
 HEAD_BYTES = 64
@@ -232,7 +230,7 @@ def test_arrays_of_another_layout_are_stored_by_value():
 
 def test_a_large_snapshot_comes_back_and_no_changed_byte_passes(tmp_path, monkeypatch):
     small = saved(tmp_path, 1).read_bytes()
-    monkeypatch.setattr(disk, "LARGE_BYTES", len(small))
+    monkeypatch.setattr("p2pfl.storage.disk.LARGE_BYTES", len(small))
     file = saved(tmp_path, 2)
     assert_same(load(tmp_path, 1).state, load(tmp_path, 2).state)
     whole = file.read_bytes()

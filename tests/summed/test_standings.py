@@ -9,8 +9,7 @@ import pytest
 
 from p2pfl import Federation
 from p2pfl.errors import PeerFault
-from p2pfl.features.sums import standings as standings_module
-from p2pfl.features.sums.standings import (
+from p2pfl.features.sums import (
     KEPT,
     LOST_S,
     MOST_VAIN,
@@ -23,7 +22,7 @@ from p2pfl.features.sums.standings import (
     SumStanding,
     state_digest,
 )
-from p2pfl.fleet.one_process import _with_keys
+from p2pfl.fleet import _with_keys
 
 FEDERATION, IDENTITIES = _with_keys(Federation(nodes=6, topology="complete").config)
 OLD, NEW, OTHER = (bytes([number]) * 32 for number in range(3))
@@ -221,7 +220,7 @@ def forgets(wanted):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(standings_module, "PATIENCE_S", 0.05)
+    monkeypatch.setattr("p2pfl.features.sums.standings.PATIENCE_S", 0.05)
 
 
 async def test_a_state_comes_in_pieces_from_who_has_it():

@@ -19,7 +19,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from p2pfl.errors import PeerFault
-from p2pfl.features.sums.messages import (
+from p2pfl.features.sums import (
     BranchPart,
     Keys,
     MemberList,
@@ -27,6 +27,7 @@ from p2pfl.features.sums.messages import (
     Reveal,
     SetupOpening,
     SlotVote,
+    Sums,
     Total,
     bits_of,
     decode_statement,
@@ -34,8 +35,7 @@ from p2pfl.features.sums.messages import (
     members_of,
     total_digest,
 )
-from p2pfl.features.sums.protocol import Sums
-from sim.audits.sums import KnownSecrets, Seen
+from sim import KnownSecrets, Seen
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sum_world import SumWorld, posted

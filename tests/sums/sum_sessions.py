@@ -7,13 +7,11 @@ import tempfile
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from p2pfl.config.charter import HASH_BYTES
-from p2pfl.features.sums.sessions import MOST_BODY_BYTES, KeptSums, sum_talk
-from p2pfl.features.sums.setup import FIRST_S
+from p2pfl.config import HASH_BYTES
+from p2pfl.features.sums import FIRST_S, MOST_BODY_BYTES, KeptSums, sum_talk
 from p2pfl.features.sums.talk import CHANNEL
-from p2pfl.net.extensions import HandledChannel
-from p2pfl.net.websocket import WebSocketTransport
-from p2pfl.node.current_federation import links_of_phase
+from p2pfl.net import HandledChannel, WebSocketTransport
+from p2pfl.node import links_of_phase
 
 
 @asynccontextmanager

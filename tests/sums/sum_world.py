@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.sums.messages import (
+from p2pfl.features.sums import (
     BranchPart,
     HeldUp,
     Keep,
@@ -24,6 +24,7 @@ from p2pfl.features.sums.messages import (
     SlotQuit,
     SlotVote,
     SumDone,
+    Sums,
     SumSettings,
     Wave,
     decode_statement,
@@ -31,7 +32,6 @@ from p2pfl.features.sums.messages import (
     id_of,
     members_of,
 )
-from p2pfl.features.sums.protocol import Sums
 
 FEDERATION = b"a federation"
 IDENTITIES = [Identity(hashlib.blake2b(b"member %d" % index, digest_size=32).digest()) for index in range(200)]

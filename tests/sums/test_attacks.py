@@ -10,23 +10,25 @@ import numpy as np
 import pytest
 
 from p2pfl.errors import PeerFault
-from p2pfl.features.sums import arithmetic
-from p2pfl.features.sums.messages import (
+from p2pfl.features.sums import (
     MemberList,
     Post,
     Reveal,
     SendToNeighbor,
+    SetupSecrets,
     SlotQuit,
     SlotVote,
+    Sum,
+    SumSetup,
     Total,
     bits_of,
     decode_statement,
     encode_statement,
     members_of,
+    own_seed,
+    pair_seed,
     total_digest,
 )
-from p2pfl.features.sums.setup import SetupSecrets, SumSetup
-from p2pfl.features.sums.summing import Sum
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sum_world import IDENTITIES, SumWorld, complete, posted, settings_of
@@ -275,7 +277,7 @@ def test_a_sum_of_certain_members_is_refused_without_one_of_them():
 
 
 def test_a_seed_used_twice_is_found(monkeypatch):
-    own, pair, room = arithmetic.own_seed, arithmetic.pair_seed, "p2pfl.features.sums.setup"
+    own, pair, room = own_seed, pair_seed, "p2pfl.features.sums.setup"
     monkeypatch.setattr(f"{room}.own_seed", lambda _, setup, __: own(b"s" * 32, setup, 0))
     monkeypatch.setattr(f"{room}.pair_seed", lambda _, setup, __, ends: pair(b"s" * 32, setup, 0, ends))
     world = world_of(labels=("one", "two"))

@@ -12,10 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2pfl.features.sums import arithmetic
-from p2pfl.features.sums.messages import SumSettings
-from p2pfl.features.sums.setup import SetupSecrets, SumSetup
-from sim.audits.sums import SumCast, attack_sums
+from p2pfl.features.sums import SetupSecrets, SumSettings, SumSetup, stream
+from sim import SumCast, attack_sums
 
 sys.path.insert(0, str(Path(__file__).parent))
 from coalition_kit import (
@@ -99,12 +97,12 @@ def no_pairs(monkeypatch):
 
 
 def no_last_bit(monkeypatch):
-    true = arithmetic.stream
+    true = stream
     monkeypatch.setattr(f"{SETUP}.stream", lambda seed, size: true(seed, size) & ~np.uint64(1))
 
 
 def half_of_the_width(monkeypatch):
-    true = arithmetic.stream
+    true = stream
     monkeypatch.setattr(f"{SETUP}.stream", lambda seed, size: true(seed, size) >> np.uint64(32))
 
 

@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from p2pfl.features.sums.arithmetic import combined, sign
+from p2pfl.features.sums import combined, sign
 
 
 def cases(count, modulus):

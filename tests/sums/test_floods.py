@@ -14,24 +14,29 @@ import msgspec
 import pytest
 
 from p2pfl.errors import PeerFault
-from p2pfl.features.sums.messages import (
+from p2pfl.features.sums import (
+    HELD_UP,
+    MOST_EARLY_BYTES,
+    MOST_SETUPS_IN_ALL,
+    WINDOW,
     Ack,
     BranchPart,
+    Credit,
     Have,
+    Incoming,
     MemberList,
     Parcel,
     Reveal,
     SetupOpening,
+    SetupSecrets,
     SlotVote,
+    SumTalk,
     VectorReady,
     Wave,
     bits_of,
     encode_statement,
     id_of,
 )
-from p2pfl.features.sums.setup import SetupSecrets
-from p2pfl.features.sums.statement_log import MOST_EARLY_BYTES, MOST_SETUPS_IN_ALL
-from p2pfl.features.sums.talk import HELD_UP, WINDOW, Credit, Incoming, SumTalk
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sum_world import SumWorld, complete, posted, settings_of

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from p2pfl.features.sums.messages import (
+from p2pfl.features.sums import (
+    FORGIVEN_S,
     MOST_EPOCH,
     Ack,
+    Blame,
     BranchPart,
     Have,
     Keys,
@@ -22,7 +24,9 @@ from p2pfl.features.sums.messages import (
     Post,
     Reveal,
     SetupOpening,
+    SetupSecrets,
     SlotVote,
+    Sum,
     Total,
     VectorReady,
     Wave,
@@ -34,9 +38,6 @@ from p2pfl.features.sums.messages import (
     members_of,
     total_digest,
 )
-from p2pfl.features.sums.setup import SetupSecrets
-from p2pfl.features.sums.statement_log import FORGIVEN_S, Blame
-from p2pfl.features.sums.summing import Sum
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sum_world import Link, SumWorld, complete, posted

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from p2pfl.errors import StorageError, UserError
-from p2pfl.features.sums.sessions import FILE_NAME, KeptSums, alone, next_life
+from p2pfl.features.sums import FILE_NAME, KeptSums, alone, next_life
 
 KEYS = [n.to_bytes(32, "little") for n in range(200)]
 RECORDS = [(bytes([n]) * 32, frozenset(range(n, n + 40 * n + 3))) for n in range(4)]

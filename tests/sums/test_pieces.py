@@ -8,21 +8,23 @@ import numpy as np
 import pytest
 
 from p2pfl.errors import PeerFault
-from p2pfl.features.sums.messages import BranchPart, Have, Total, bits_of
-from p2pfl.features.sums.talk import (
-    CHANNEL,
+from p2pfl.features.sums import (
     HEAD_BYTES,
     MOST_QUEUED,
     MOST_SMALL_BYTES,
-    PIECE_BYTES,
     PIECE_UNITS,
     WINDOW,
+    BranchPart,
     Credit,
+    Have,
     Incoming,
     Outgoing,
     Piece,
+    Total,
+    bits_of,
     is_large,
 )
+from p2pfl.features.sums.talk import CHANNEL, PIECE_BYTES
 
 ENTRIES = 100_000
 

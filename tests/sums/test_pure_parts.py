@@ -12,33 +12,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pfl.features.sums.arithmetic import (
+from p2pfl.features.sums import (
     PRIME,
+    Asked,
+    Blame,
+    MemberList,
+    Post,
+    SetupTally,
+    SlotQuit,
+    SlotTally,
+    SlotVote,
     SpoiledSum,
+    Sum,
+    SumHistory,
+    Taken,
+    Tree,
+    VectorReady,
+    Wave,
     WholeNumbers,
+    atoms,
+    bits_of,
     deal,
+    encode_statement,
+    id_of,
+    members_of,
     numbers_of,
     partners,
+    quorum,
     rebuild,
     rebuild_checked,
     withstands,
 )
-from p2pfl.features.sums.messages import (
-    MemberList,
-    Post,
-    SlotQuit,
-    SlotVote,
-    VectorReady,
-    Wave,
-    bits_of,
-    encode_statement,
-    id_of,
-    members_of,
-    quorum,
-)
-from p2pfl.features.sums.records import SetupTally, SlotTally, SumHistory, atoms
-from p2pfl.features.sums.statement_log import Blame, Taken
-from p2pfl.features.sums.summing import Asked, Sum, Tree
 
 
 @given(st.integers(0, PRIME - 1), st.lists(st.integers(0, PRIME - 1), max_size=4), st.data())

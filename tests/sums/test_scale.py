@@ -7,20 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.features.sums.messages import (
+from p2pfl.features.sums import (
+    LOOK_EVERY,
+    MOST_SETUPS,
+    MOST_SLOTS,
     Ack,
+    Blame,
     BranchPart,
     Effects,
     Parcel,
     Post,
     SetupOpening,
+    StatementLog,
     Wave,
     bits_of,
     decode_statement,
     encode_statement,
     id_of,
 )
-from p2pfl.features.sums.statement_log import LOOK_EVERY, MOST_SETUPS, MOST_SLOTS, Blame, StatementLog
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sum_world import IDENTITIES, Link, SumWorld, complete, posted, ring, settings_of

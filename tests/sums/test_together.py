@@ -11,12 +11,21 @@ import pytest
 
 from p2pfl import Federation
 from p2pfl.errors import PeerFault, StorageError
-from p2pfl.features.sums import talk
-from p2pfl.features.sums.messages import Post, Reveal, SumDone, Total, decode_statement
-from p2pfl.features.sums.sessions import KeptSums, settings_of
-from p2pfl.features.sums.talk import CHANNEL, Piece, SumTalk
-from p2pfl.fleet.one_process import _with_keys
-from p2pfl.net.websocket import WebSocketTransport
+from p2pfl.features.sums import (
+    KeptSums,
+    Piece,
+    Post,
+    Reveal,
+    SumDone,
+    SumTalk,
+    Total,
+    decode_statement,
+    settings_of,
+    talk,
+)
+from p2pfl.features.sums.talk import CHANNEL
+from p2pfl.fleet import _with_keys
+from p2pfl.net import WebSocketTransport
 from tests.memory_kit import MemoryNetwork
 
 sys.path.insert(0, str(Path(__file__).parent))

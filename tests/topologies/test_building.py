@@ -10,10 +10,22 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from topologies import Topology, TopologyError, build, build_schedule, contraction, describe, mixing_matrix, spectrum
-from topologies.families import FAMILIES, parse
-from topologies.files import read_edges, read_topology, write_topology
-from topologies.files.content import is_file
+from topologies import (
+    FAMILIES,
+    Topology,
+    TopologyError,
+    build,
+    build_schedule,
+    contraction,
+    describe,
+    is_file,
+    mixing_matrix,
+    parse,
+    read_edges,
+    read_topology,
+    spectrum,
+    write_topology,
+)
 
 STATIC = [name for name, family in FAMILIES.items() if family.build]
 

@@ -13,14 +13,21 @@ import pytest
 from click.testing import CliRunner
 
 from p2pfl.cli.main import main
-from topologies import TopologyError, build, build_schedule, spectral
+from topologies import (
+    FAMILIES,
+    GONE,
+    TopologyError,
+    build,
+    build_schedule,
+    conductance_bounds,
+    connectivity,
+    describe,
+    parse,
+    plain_extremes,
+    spectral,
+)
 from topologies.cli import COMMANDS, topology
 from topologies.cli.info import GROUPS
-from topologies.errors import GONE
-from topologies.families import FAMILIES, parse
-from topologies.metrics import cuts, describe
-from topologies.metrics.cuts import conductance_bounds
-from topologies.spectral import plain_extremes
 
 PROMISED = {
     "nodes",
@@ -168,7 +175,7 @@ def test_lambda_2_is_the_first_figure_after_what_the_graph_is():
 
 def test_a_cut_of_a_graph_with_even_degrees_is_even():
     graph = build("random-regular:degree=4", 200)
-    found = cuts.connectivity(graph, spectral.plain_extremes(graph)).edges
+    found = connectivity(graph, spectral.plain_extremes(graph)).edges
     assert found.method == "degree, spectrum and sweep cut"
     assert (found.lower, found.upper) == (4, nx.edge_connectivity(graph.to_networkx()))
 

@@ -9,11 +9,19 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from topologies import Topology, TopologyError, build, build_schedule, describe
+from topologies import (
+    COLUMNS,
+    Topology,
+    TopologyError,
+    build,
+    build_schedule,
+    compare,
+    describe,
+    describe_schedule,
+    write_topology,
+)
 from topologies.cli import topology
 from topologies.cli.terminal import Bytes, readable_bytes
-from topologies.files import write_topology
-from topologies.metrics.describe import COLUMNS, compare, describe_schedule
 
 MANY = ["ring", "torus", "star", "complete", "random-regular:degree=4"]
 

@@ -5,17 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topologies import MixingMatrix, Schedule, Topology, TopologyError, build, build_schedule, spectrum
-from topologies.experiments import (
+from topologies import (
     STRATEGIES,
     ConsensusSettings,
-    decay,
+    MixingMatrix,
+    Schedule,
+    Topology,
+    TopologyError,
+    build,
+    build_schedule,
     drift,
     mixing_step,
     simulate,
     simulate_schedule,
+    spectrum,
     tail,
 )
+from topologies.experiments import decay
 
 GRAPHS = [
     ("ring", 24),

@@ -11,15 +11,23 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from topologies import Topology, TopologyError, build, spectrum
+from topologies import (
+    CRITERIA,
+    FAMILIES,
+    Goal,
+    Robustness,
+    Topology,
+    TopologyError,
+    build,
+    robustness,
+    rounds_to_consensus,
+    search,
+    spectrum,
+    with_more,
+    write_topology,
+)
 from topologies.cli import topology as group
-from topologies.design import design, with_more
-from topologies.design.candidates import CRITERIA, Goal
-from topologies.design.search import search
-from topologies.families import FAMILIES
-from topologies.files import write_topology
-from topologies.metrics.robustness import Robustness, robustness
-from topologies.spectral import rounds_to_consensus
+from topologies.design import design
 
 WEIGHTS = ("metropolis", "best-constant")
 QUICK = 400

@@ -14,24 +14,34 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from topologies import TopologyError, build, describe, spectrum
-from topologies import design as designing
-from topologies.cli import terminal, topology
-from topologies.design.candidates import (
+from topologies import (
     CRITERIA,
     DESIGN_LIMIT,
+    EFFORT_LIMIT,
+    ConsensusSettings,
     Goal,
+    Robustness,
+    SymmetricWalk,
+    TopologyError,
+    Walk,
     adjacency_of,
+    build,
     candidate,
+    describe,
+    effort,
+    evaluations_for,
     known_graphs,
     mixing_rate,
+    rotations,
+    search,
+    simulate,
+    spectrum,
     weighted_laplacian,
 )
-from topologies.design.search import SymmetricWalk, evaluations_for, rotations, search
-from topologies.design.walk import Walk
-from topologies.eigen import EFFORT_LIMIT, effort
-from topologies.experiments import ConsensusSettings, decay, simulate
-from topologies.metrics.robustness import Robustness
+from topologies import design as designing
+from topologies.cli import topology
+from topologies.cli.terminal import progress, time
+from topologies.experiments import decay
 
 WEIGHTS = ("metropolis", "best-constant")
 
@@ -354,9 +364,9 @@ def test_a_long_search_tells_how_far_it_is_in_one_line_of_a_terminal_and_elsewhe
     monkeypatch, capsys, is_terminal, lines
 ):
     clock = count()
-    monkeypatch.setattr(terminal.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
-    with terminal.progress() as tell:
+    with progress() as tell:
         for done in range(20):
             tell(f"looked at {done} of 40 graphs")
     shown = capsys.readouterr().err

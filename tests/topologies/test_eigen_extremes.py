@@ -12,19 +12,25 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from topologies import Topology, build
-from topologies import eigen as ladder
-from topologies.eigen import (
+from topologies import (
+    CHEAP,
+    FactorBudget,
+    Laplacian,
     NotConverged,
+    QuadraticForm,
+    Topology,
+    at_least,
+    build,
     dense_extremes,
+    eliminate,
     extremes,
     from_vector,
     inverse_extremes,
     largest,
     require_converged,
+    too_wide,
 )
-from topologies.eigen.certificate import CHEAP, FactorBudget, QuadraticForm, at_least, eliminate, too_wide
-from topologies.eigen.laplacian import Laplacian
+from topologies import eigen as ladder
 
 CORES = (FactorBudget(core=8, fill=1e6), FactorBudget(core=200, fill=0.0))
 

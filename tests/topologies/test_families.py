@@ -10,15 +10,24 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from topologies import TopologyError, build
-from topologies.chance import StableDraws
-from topologies.eigen.laplacian import Laplacian
-from topologies.families import FAMILIES, parse
-from topologies.families.cliques import greedy_swap, read_counts, skew
-from topologies.families.random import keyed_order, near
-from topologies.family import GraphRequest
-from topologies.graph import EDGES_LIMIT, component_count, even
-from topologies.metrics import hops
+from topologies import (
+    EDGES_LIMIT,
+    FAMILIES,
+    GraphRequest,
+    Laplacian,
+    StableDraws,
+    TopologyError,
+    build,
+    component_count,
+    even,
+    greedy_swap,
+    hops,
+    keyed_order,
+    near,
+    parse,
+    read_counts,
+    skew,
+)
 
 REFERENCE = [
     ("ring", 12, nx.cycle_graph(12)),

@@ -20,13 +20,20 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from topologies import Topology, TopologyError, build
+from topologies import (
+    FORMATS,
+    NPZ_NAMES,
+    SUFFIXES,
+    Topology,
+    TopologyError,
+    UnwritableError,
+    build,
+    read_topology,
+    resolve,
+    write_topology,
+)
 from topologies.cli import topology
-from topologies.errors import UnwritableError
-from topologies.families import resolve
-from topologies.files import BYTES_LIMIT, FORMATS, lists, markup, read_topology, write_topology
-from topologies.files.content import SUFFIXES
-from topologies.files.lists import NPZ_NAMES
+from topologies.files import BYTES_LIMIT, lists, markup
 
 ODD_NAMES = ["a b", "é", "пять", '"quoted"', "&amp;", "&#65;", "<x>", "#1", "[]", "()", "% name", "%", "١", "a\nb", "-"]
 NAMES = st.one_of(

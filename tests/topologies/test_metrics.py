@@ -7,15 +7,25 @@ import numpy as np
 import pytest
 from networkx.generators.atlas import graph_atlas_g
 
-from topologies import Topology, TopologyError, build, describe
+from topologies import (
+    Topology,
+    TopologyError,
+    bound_diameter,
+    build,
+    connectivity,
+    core,
+    cut_points,
+    describe,
+    diameter,
+    diameter_bounds,
+    hops,
+    robustness,
+    rounds_to_consensus,
+    sweep_cut,
+    tolerance,
+)
 from topologies import metrics as distance
-from topologies.metrics import bound_diameter, diameter, diameter_bounds, hops
-from topologies.metrics import cuts as connectivity_module
-from topologies.metrics import robustness as robustness_module
-from topologies.metrics.byzantine import CAUTION, tolerance, warnings
-from topologies.metrics.cuts import connectivity, cut_points, sweep_cut
-from topologies.metrics.robustness import core, robustness
-from topologies.spectral import rounds_to_consensus
+from topologies.metrics.byzantine import CAUTION, warnings
 
 
 def test_the_degrees_are_counted():
@@ -169,8 +179,8 @@ def test_a_graph_over_the_limit_is_not_searched():
 def test_connectivity_lies_within_its_bounds(flows, monkeypatch):
     """Without maximum flows they are bounds, with them exact."""
     if not flows:
-        monkeypatch.setattr(connectivity_module, "EDGE_FLOWS_WORK", 0)
-        monkeypatch.setattr(connectivity_module, "NODE_FLOWS_WORK", 0)
+        monkeypatch.setattr("topologies.metrics.cuts.EDGE_FLOWS_WORK", 0)
+        monkeypatch.setattr("topologies.metrics.cuts.NODE_FLOWS_WORK", 0)
     for seed in range(40):
         graph, topology = drawn(seed)
         found = connectivity(topology, cut=sweep_cut(topology))
@@ -191,7 +201,7 @@ def test_connectivity_of_large_regular_families_is_exact_without_flows(spec, nod
 
 @pytest.mark.parametrize("joined", range(2, 6))
 def test_the_spectrum_bounds_the_edges_between_two_cliques(joined, monkeypatch):
-    monkeypatch.setattr(connectivity_module, "EDGE_FLOWS_WORK", 0)
+    monkeypatch.setattr("topologies.metrics.cuts.EDGE_FLOWS_WORK", 0)
     clique = build("complete", 6).edges
     edges = [*clique, *((i + 6, j + 6) for i, j in clique), *((i, i + 6) for i in range(joined))]
     found = connectivity(Topology("by hand", 12, edges)).edges
@@ -201,7 +211,7 @@ def test_the_spectrum_bounds_the_edges_between_two_cliques(joined, monkeypatch):
 
 def test_the_spectrum_bounds_the_nodes_between_two_cliques(monkeypatch):
     """Three nodes joined to all of two complete graphs: lambda_2 and the vertex connectivity are 3, degrees 6."""
-    monkeypatch.setattr(connectivity_module, "NODE_FLOWS_WORK", 0)
+    monkeypatch.setattr("topologies.metrics.cuts.NODE_FLOWS_WORK", 0)
     clique = build("complete", 4).edges
     edges = [*clique, *((i + 4, j + 4) for i, j in clique), *((i, j) for i in range(8, 11) for j in range(8))]
     found = connectivity(Topology("by hand", 11, edges)).nodes
@@ -279,7 +289,7 @@ def test_every_small_graph_is_as_robust_as_all_pairs_of_sets_say():
 
 
 def test_the_bounds_of_every_small_graph_hold_without_the_search(monkeypatch):
-    monkeypatch.setattr(robustness_module, "SEARCH_LIMIT", 0)
+    monkeypatch.setattr("topologies.metrics.robustness.SEARCH_LIMIT", 0)
     for topology in SMALL:
         found = robustness(topology)
         assert found.lower <= by_all_pairs(topology) <= found.upper, topology.spec

@@ -12,16 +12,28 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from p2pfl.config.model import GossipConfig
-from p2pfl.core.limits import PATIENCE_FLOOR_S, PATIENCE_MULTIPLE
-from p2pfl.core.settings import parse_staleness
-from sim.worlds.model import LinkSpec, SlowNodes, Spread
-from topologies import Topology, TopologyError, build, describe
+from p2pfl.config import GossipConfig
+from p2pfl.core import PATIENCE_FLOOR_S, PATIENCE_MULTIPLE, parse_staleness
+from sim import LinkSpec, SlowNodes, Spread
+from topologies import (
+    FLOOR_S,
+    FRESH,
+    LIMIT,
+    FarNodes,
+    Goal,
+    Topology,
+    TopologyError,
+    build,
+    decay_per_s,
+    describe,
+    latencies,
+    pace,
+    read_far,
+    survey,
+)
 from topologies.cli import topology as group
 from topologies.design import design
-from topologies.design.candidates import Goal
-from topologies.metrics.describe import survey
-from topologies.timing import FLOOR_S, FRESH, LIMIT, PATIENCE, FarNodes, decay_per_s, latencies, pace, read_far, timing
+from topologies.timing import PATIENCE, timing
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "property"))
 from world_kit import make_world

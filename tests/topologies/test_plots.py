@@ -12,10 +12,21 @@ import pytest
 from click.testing import CliRunner
 from matplotlib.figure import Figure
 
-from topologies import Topology, TopologyError, build, describe, mixing_matrix
+from topologies import (
+    Topology,
+    TopologyError,
+    UnwritableError,
+    _segments,
+    build,
+    describe,
+    draw_single,
+    is_circulant_in_order,
+    layout,
+    mixing_matrix,
+    save,
+)
 from topologies.cli import topology
-from topologies.errors import UnwritableError
-from topologies.plots import _segments, decay, draw_single, is_circulant_in_order, layout, save
+from topologies.plots import decay
 
 HEADS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 

@@ -9,12 +9,26 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from topologies import TopologyError, build, build_schedule
-from topologies import schedule as schedule_module
-from topologies.families import FAMILIES, kind
-from topologies.family import GraphKind
-from topologies.metrics.describe import describe, describe_schedule, messages
-from topologies.schedule import DENSE_SHARE, LINKS_LIMIT, MixingMatrix, Schedule, above, contraction, product
+from topologies import (
+    DENSE_SHARE,
+    FAMILIES,
+    LINKS_LIMIT,
+    ZERO,
+    GraphKind,
+    MixingMatrix,
+    Schedule,
+    TopologyError,
+    above,
+    build,
+    build_schedule,
+    contraction,
+    describe,
+    describe_schedule,
+    exact_after,
+    kind,
+    messages,
+    product,
+)
 
 NAMES = [name for name, family in FAMILIES.items() if family.schedule]
 ANY_SIZE = [name for name in NAMES if name not in {"one-peer-hypercube", "random-regular-each-round"}]
@@ -276,24 +290,24 @@ def test_the_mixing_rate_is_the_norm_over_a_period_for_each_round(spec, n):
 )
 def test_exactness_is_told_by_whole_numbers_and_from_random_starts_alike(spec, n, rounds, monkeypatch):
     schedule = build_schedule(spec, n)
-    assert schedule_module.exact_after(schedule) == rounds
-    monkeypatch.setattr(schedule_module, "RATIONAL_LIMIT", 0)
-    assert schedule_module.exact_after(schedule) == rounds
+    assert exact_after(schedule) == rounds
+    monkeypatch.setattr("topologies.schedule.RATIONAL_LIMIT", 0)
+    assert exact_after(schedule) == rounds
 
 
 def test_a_schedule_that_is_nearly_exact_is_not_exact():
     """A share of 1/2 + 2^-50 is 1/2 to all but sixteen digits."""
     share = Fraction(2**49 + 1, 2**50)
     mixing = MixingMatrix.of(2, {(0, 1): share, (1, 0): share})
-    assert schedule_module.exact_after(Schedule("", 2, [mixing], directed=False)) is None
+    assert exact_after(Schedule("", 2, [mixing], directed=False)) is None
 
 
 def test_a_fast_but_geometric_decay_is_not_exact_to_random_starts(monkeypatch):
-    monkeypatch.setattr(schedule_module, "RATIONAL_LIMIT", 0)
+    monkeypatch.setattr("topologies.schedule.RATIONAL_LIMIT", 0)
     mixing = MixingMatrix.of(2, dict.fromkeys([(0, 1), (1, 0)], Fraction(45, 100)))
     schedule = Schedule("", 2, [mixing] * 30, directed=False)
-    assert norms(schedule, 30)[-1] < schedule_module.ZERO
-    assert schedule_module.exact_after(schedule) is None
+    assert norms(schedule, 30)[-1] < ZERO
+    assert exact_after(schedule) is None
 
 
 def test_a_schedule_whose_union_is_disconnected_never_reaches_consensus():

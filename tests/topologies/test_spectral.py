@@ -11,14 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from topologies import Topology, TopologyError, build, contraction, mixing_matrix, spectrum
+from topologies import (
+    LARGEST_WEIGHT,
+    WEIGHTS,
+    DisconnectedError,
+    Laplacian,
+    Topology,
+    TopologyError,
+    _CentralPath,
+    build,
+    component_count,
+    contraction,
+    fiedler_vector,
+    mixing_matrix,
+    optimal_weights,
+    own_weights,
+    sample_weights,
+    spectrum,
+    survey,
+)
 from topologies import eigen as ladder
-from topologies import spectral as module
-from topologies.eigen.laplacian import Laplacian
-from topologies.errors import DisconnectedError
-from topologies.graph import component_count
-from topologies.metrics.describe import survey
-from topologies.spectral import LARGEST_WEIGHT, WEIGHTS, fiedler_vector, optimal_weights, own_weights, sample_weights
 
 GRAPHS = [("ring", 9), ("star", 2), ("torus", 4), ("random-regular:degree=4", 30), ("watts-strogatz", 25)]
 
@@ -234,13 +246,13 @@ def test_no_weights_are_better_and_these_can_be_used(topology):
 
 def test_a_step_that_rounding_spoils_ends_the_search_at_the_last_allowed_weights(monkeypatch):
     """How far from its bounds rounding throws a step depends on the machine's BLAS; here it always does, in time."""
-    topology, right = build("geometric", 20, 2), module._CentralPath._newton_step
+    topology, right = build("geometric", 20, 2), _CentralPath._newton_step
 
     def spoiled(self, s, c, t):
         step, decrement = right(self, s, c, t)
         return (step, decrement) if t < 1e6 else (1e6 * step, max(decrement, 3.0))
 
-    monkeypatch.setattr(module._CentralPath, "_newton_step", spoiled)
+    monkeypatch.setattr(_CentralPath, "_newton_step", spoiled)
     found = optimal_weights(topology)
     assert modulus(topology, found.weights) == pytest.approx(found.rate, abs=1e-9)
     assert found.bound < found.rate < found.bound + 1e-2

@@ -11,15 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from p2pfl import UserError
-from p2pfl.cli.main import cli
-from p2pfl.config.load import load_config, load_node
+from p2pfl.cli import cli
+from p2pfl.config import load_config, load_node
 from p2pfl.errors import LearningError
 from p2pfl.features.trees.rounds import refusals
-from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.load import load_task
-from p2pfl.node.assembly import read_setup
-from sim import simulate
-from sim.audits.scene import scene_of
+from p2pfl.learn import RoundStart, load_task
+from p2pfl.node import read_setup
+from sim import scene_of, simulate
 
 WRONG = [
     ({}, {"gossip": {"rule": "trimmed-mean:b=1"}}, "gossip.rule", "mean"),

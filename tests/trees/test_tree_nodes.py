@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from p2pfl.errors import StorageError, UserError
-from p2pfl.features.sums.messages import SumDone
+from p2pfl.features.sums import SumDone
 from p2pfl.features.trees.rounds import FILE_NAME, TreeRounds
-from p2pfl.learn.table.csv_task import table_model
-from p2pfl.learn.trees.growth import TreeGrowth
-from p2pfl.learn.trees.state import SiteRows
-from p2pfl.node.outcomes import read_learned
+from p2pfl.learn.table import table_model
+from p2pfl.learn.trees import SiteRows, TreeGrowth
+from p2pfl.node import read_learned
 from tests.rounds_kit import broken_off, crash_at
 from tests.trees.conftest import ROUNDS, write_table
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.node.outcomes import read_learned
+from p2pfl.node import read_learned
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 from real_field import Field, processes

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from p2pfl.core.messages import CHUNK_BYTES, Ready, Reply, Request, request_digest
+from p2pfl.core import CHUNK_BYTES, Ready, Reply, Request, request_digest
 from p2pfl.errors import PeerFault
 from p2pfl.wire import (
     LEAST_CHUNK_BYTES,

@@ -14,17 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from p2pfl.core.messages import (
-    Ask,
-    Busy,
-    Done,
-    Hello,
-    Message,
-    Ready,
-    Request,
-    Resync,
-    request_digest,
-)
+from p2pfl.core import Ask, Busy, Done, Hello, Message, Ready, Request, Resync, request_digest
 from p2pfl.errors import PeerFault
 from p2pfl.wire import (
     BY_MESSAGE,

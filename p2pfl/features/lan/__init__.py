@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from p2pfl.console import Command, Group
+from p2pfl.plugins import face
 
 FEATURE = "p2pfl.features.lan.discovery:LanFeature"
 NEW = "p2pfl.features.lan.command:LanOptions"
@@ -16,3 +17,5 @@ COMMANDS: Mapping[str, Command] = {
         Group.LOOK,
     ),
 }
+
+__getattr__ = face(__name__)

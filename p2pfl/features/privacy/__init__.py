@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from p2pfl.console import Command, Group
+from p2pfl.plugins import face
 
 FEATURE = "p2pfl.features.privacy.budget:PrivacyFeature"
 CHECKS = "p2pfl.features.privacy.findings:PrivacyCheck"
@@ -20,3 +21,5 @@ COMMANDS: Mapping[str, Command] = {
         Group.RUN,
     ),
 }
+
+__getattr__ = face(__name__)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from p2pfl.console import Command, Group
+from p2pfl.plugins import face
 
 CHECKS = "p2pfl.features.stats.query_policy:StatsCheck"
 COMMANDS: Mapping[str, Command] = {
@@ -18,3 +19,5 @@ COMMANDS: Mapping[str, Command] = {
         Group.USE,
     ),
 }
+
+__getattr__ = face(__name__)

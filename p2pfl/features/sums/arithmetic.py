@@ -3,12 +3,10 @@
     y_j = x_j + PRG(b_j) + sum over partners q of sign(j, q) PRG(s_jq)   (mod 2^64)
 
 is equation (2) of Bonawitz et al. 2017 (doi 10.1145/3133956.3133982), with a sparse graph of partners as in Bell et al.
-2020 (eprint 2020/704). The addition of masks is parted from their stream, and has its modulus as an argument, so that a
-test can put all values of the stream in its place.
+2020 (eprint 2020/704). The addition of masks takes its stream and modulus as arguments: a test puts in all values.
 
 Secrets are cut in shares as in Shamir, "How to share a secret", 1979 (doi 10.1145/359168.359176), over the prime field
-of 2^255 - 19: a secret is then a private key of X25519. None of the project's libraries has it (libsodium and PyNaCl
-share no secrets), and it is a polynomial and its interpolation.
+of 2^255 - 19: a secret is then a private key of X25519. libsodium and PyNaCl share no secrets.
 
 A member masks with its partners, who hold its shares too: the `degree / 2` next on both sides of a circle, over an
 order that nobody can choose freely. That is Harary's graph: no `degree - 1` members cut it. Bell et al. draw the graph

@@ -241,8 +241,6 @@ class TreeRounds(RoundsInStep):
         self._begun: tuple[Vector, LocalRound] | None = None
         """The present round, as the engine began it."""
 
-    # -- hooks ------------------------------------------------------------------------------------------------------
-
     async def opening(self, until_over: AsyncExitStack) -> None:  # noqa: ARG002 - nothing stays open
         """Raises UserError: this node's rows have changed, a member of these trees is gone or stands in another row,
         or too many have come; StorageError.

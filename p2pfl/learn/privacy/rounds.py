@@ -141,8 +141,6 @@ class SharedRounds:
         adapted: Reals = model - first / size * (rate / (1.0 - powers[0]))
         return adapted
 
-    # -- the state that all nodes have alike ------------------------------------------------------------------------
-
     def kept(self) -> dict[str, NDArray[np.generic]]:
         """Return what must survive a restart, by name."""
         rows = {} if self.rows is None else {"rows": np.array([self.rows], np.float64)}

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from p2pfl.config.model import TrainingConfig
+from p2pfl.config import TrainingConfig
 from p2pfl.methods import Round, make_method
 
 ABOUT = Round(steps=5, learning_rate=0.1, samples=20, rho=1.5, loss=2.0, moved=0.5, terms=(3.0, 4.0, 5.0, 1.0))

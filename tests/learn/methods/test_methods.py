@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from p2pfl.config.model import TrainingConfig
+from p2pfl.config import TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.federation import Federation
-from p2pfl.learn import torch_model
-from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.methods import method_of
+from p2pfl.learn import RoundStart, _corrected, method_of
 from p2pfl.methods import ROBUST, Method, Round, from_here, make_method
 
 TEN_LINES = '''\
@@ -216,8 +214,8 @@ def test_a_large_gradient_is_corrected_piece_by_piece_in_its_own_memory_with_the
     parameter, g, *vectors = torch.randn(5, 4, size // 4, generator=torch.Generator().manual_seed(0)).unbind()
     part = {"anchor": vectors[0], "correction": vectors[1], "momentum": vectors[2]}
     whole = method.gradient(g, parameter, part)
-    monkeypatch.setattr(torch_model, "PIECE", 48)
-    pieces = torch_model._corrected(method, g, torch.nn.Parameter(parameter, requires_grad=False), part)
+    monkeypatch.setattr("p2pfl.learn.torch_model.PIECE", 48)
+    pieces = _corrected(method, g, torch.nn.Parameter(parameter, requires_grad=False), part)
     assert pieces.data_ptr() == g.data_ptr()
     assert torch.equal(pieces, whole)
 

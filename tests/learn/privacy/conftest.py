@@ -5,13 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from p2pfl.config.model import TrainingConfig
-from p2pfl.config.sections import RECORD
-from p2pfl.learn.load import learner_for
-from p2pfl.learn.privacy import Plan
-from p2pfl.learn.privacy.noise import Seeded
-from p2pfl.learn.privacy.plan import Protection
-from p2pfl.learn.task import Task
+from p2pfl.config import RECORD, TrainingConfig
+from p2pfl.learn import Task, learner_for
+from p2pfl.learn.privacy import Plan, Protection, Seeded
 
 torch.set_num_threads(1)
 QUIET = 1e-12

@@ -12,8 +12,7 @@ import pytest
 from scipy import stats
 
 from p2pfl.errors import UserError
-from p2pfl.learn.privacy import accounting
-from p2pfl.learn.privacy.accounting import CLOSE, MOST_KINDS, Spend, epsilon_of, noise_for
+from p2pfl.learn.privacy import CLOSE, MOST_KINDS, Spend, _epsilon, epsilon_of, noise_for, require_opacus
 
 THOUSAND = Spend(1.1, 0.01, 1000)
 DELTA = 1e-5
@@ -112,25 +111,25 @@ def test_where_prv_fails_rdp_gives_the_bound_and_the_log_says_so(monkeypatch, ca
             raise trouble
         return trouble
 
-    monkeypatch.setattr(accounting, "_by_prv", prv)
-    accounting._epsilon.cache_clear()
+    monkeypatch.setattr("p2pfl.learn.privacy.accounting._by_prv", prv)
+    _epsilon.cache_clear()
     with caplog.at_level(logging.INFO, "p2pfl"):
         assert epsilon_of([CHEAP], DELTA) == epsilon_of([CHEAP], DELTA, "rdp")
     assert "RDP" in caplog.text
-    accounting._epsilon.cache_clear()
+    _epsilon.cache_clear()
 
 
 def test_without_opacus_one_error_names_the_extra(monkeypatch):
-    monkeypatch.setattr(accounting, "find_spec", lambda _: None)
+    monkeypatch.setattr("p2pfl.learn.privacy.accounting.find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"\.\[privacy\]") as caught:
-        accounting.require_opacus("ward/federation.toml")
+        require_opacus("ward/federation.toml")
     assert (caught.value.file, caught.value.key) == ("ward/federation.toml", "privacy")
 
 
 def test_an_opacus_that_cannot_be_imported_is_one_error_too(monkeypatch):
     monkeypatch.setitem(sys.modules, "opacus.accountants.analysis.rdp", None)
     with pytest.raises(UserError, match="cannot be imported") as caught:
-        accounting.require_opacus("ward/federation.toml")
+        require_opacus("ward/federation.toml")
     assert (caught.value.file, caught.value.key) == ("ward/federation.toml", "privacy")
 
 

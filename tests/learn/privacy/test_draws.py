@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from p2pfl.learn.privacy import noise
-from p2pfl.learn.privacy.noise import BLOCK, UNIT, Secret, Seeded
+from p2pfl.learn.privacy import BLOCK, UNIT, Secret, Seeded, noise
 
 
 @pytest.fixture

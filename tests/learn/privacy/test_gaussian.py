@@ -8,14 +8,26 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from p2pfl.learn.privacy import noise
-from p2pfl.learn.privacy.noise import COLUMNS, FACTOR, HALF, LEVELS, REST_BITS, UNIT, WIDTH, WORD_BITS
+from p2pfl.learn.privacy import (
+    COLUMN_BITS,
+    COLUMNS,
+    FACTOR,
+    HALF,
+    LEVELS,
+    REST_BITS,
+    UNIT,
+    WIDTH,
+    WORD_BITS,
+    _small,
+    _table,
+    weights,
+)
 
-WHOLE = 1 << (REST_BITS + noise.COLUMN_BITS)
+WHOLE = 1 << (REST_BITS + COLUMN_BITS)
 
 
 def test_every_number_has_the_probability_of_a_discrete_gaussian():
-    table, found = noise._table(), [0] * COLUMNS
+    table, found = _table(), [0] * COLUMNS
     for column in range(COLUMNS):
         own = ((int(table.limits[column]) - (column << WORD_BITS)) << (REST_BITS - WORD_BITS)) + table.rests[column]
         assert 0 <= own <= 1 << REST_BITS
@@ -23,7 +35,7 @@ def test_every_number_has_the_probability_of_a_discrete_gaussian():
         assert same == column
         found[same] += own
         found[alias] += (1 << REST_BITS) - own
-    assert found == noise.weights()
+    assert found == weights()
     assert sum(found) == WHOLE
     numbers = range(1 - HALF, HALF)
     ideal = [math.exp(-number * number / (2 * WIDTH**2)) / (WIDTH * math.sqrt(2 * math.pi)) for number in numbers]
@@ -34,7 +46,7 @@ def test_every_number_has_the_probability_of_a_discrete_gaussian():
 
 def test_the_sum_of_small_ones_has_all_numbers_as_a_discrete_gaussian_has():
     """Of two, where all can be counted: the next ones lie as densely or more."""
-    chance = np.array([float(Fraction(one, WHOLE)) for one in noise.weights()])
+    chance = np.array([float(Fraction(one, WHOLE)) for one in weights()])
     numbers = np.arange(-4000, 4000)
     found = np.zeros(len(numbers))
     for second in range(-200, 201):
@@ -54,7 +66,7 @@ def test_the_unit_is_below_the_standard_deviation():
 
 @pytest.mark.parametrize("below", [True, False])
 def test_a_word_that_does_not_decide_is_followed_by_more(below):
-    table = noise._table()
+    table = _table()
     column = next(one for one in range(COLUMNS) if table.numbers[2 * one] != one - HALF and table.rests[one] > 0)
     asked = []
 
@@ -65,6 +77,6 @@ def test_a_word_that_does_not_decide_is_followed_by_more(below):
             return np.frombuffer((rest << WORD_BITS).to_bytes(count, "little"), np.uint8)
         return np.full(count // 4, table.limits[column], np.uint32).view(np.uint8)
 
-    found = noise._small(2, draw)
+    found = _small(2, draw)
     assert asked == [8, 16, 16]
     assert set(found.tolist()) == {int(table.numbers[2 * column + below])}

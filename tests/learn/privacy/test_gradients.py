@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from p2pfl.config.model import Compute
-from p2pfl.learn.evaluation import Device, seeded
-from p2pfl.learn.privacy.gradients import LayerChain, OneByOne, Vectorized, row_gradients
+from p2pfl.config import Compute
+from p2pfl.learn import Device, seeded
+from p2pfl.learn.privacy import LayerChain, OneByOne, Vectorized, row_gradients
 
 WIDTH, CLASSES = 5, 3
 INF = math.inf

@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from p2pfl.config.model import TrainingConfig
+from p2pfl.config import TrainingConfig
 from p2pfl.config.sections import MEMBER
 from p2pfl.errors import UserError
-from p2pfl.learn.evaluation import Device, seeded
-from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.privacy.gradients import LayerChain, Vectorized, pieces, row_gradients, shape_of
-from p2pfl.learn.privacy.noise import UNIT, Grid, Secret
+from p2pfl.learn import Device, RoundStart, seeded
+from p2pfl.learn.privacy import UNIT, Grid, LayerChain, Secret, Vectorized, pieces, row_gradients, shape_of
 
 
 class Silent:

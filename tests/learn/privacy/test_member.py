@@ -9,15 +9,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from p2pfl.config.model import TrainingConfig
+from p2pfl.config import TrainingConfig
 from p2pfl.config.sections import MEMBER
 from p2pfl.errors import UserError
-from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.load import learner_for
-from p2pfl.learn.privacy.noise import UNIT, Secret, Seeded
-from p2pfl.learn.privacy.plan import Protection
-from p2pfl.learn.privacy.rounds import HiddenRounds, hide_round
-from p2pfl.learn.task import QuadraticTask
+from p2pfl.learn import QuadraticTask, RoundStart, learner_for
+from p2pfl.learn.privacy import UNIT, HiddenRounds, Protection, Secret, Seeded, hide_round
 from tests.learn.privacy.conftest import QUIET, plan
 
 TRAINING = TrainingConfig(local_steps=5, learning_rate=0.1)

@@ -8,9 +8,7 @@ import pytest
 
 from p2pfl.errors import UserError
 from p2pfl.federation import Federation
-from p2pfl.learn.privacy import accounting, plan_of
-from p2pfl.learn.privacy.accounting import CLOSE, Spend, epsilon_of
-from p2pfl.learn.privacy.plan import MOST_TIMES, STAGES
+from p2pfl.learn.privacy import CLOSE, MOST_TIMES, STAGES, Spend, epsilon_of, plan_of
 
 SAMPLES = 160
 DELTA = 1e-4
@@ -74,7 +72,7 @@ def test_of_a_thousand_rounds_few_are_accounted_for_on_their_own(plan, monkeypat
 def test_asking_again_about_another_round_asks_no_accountant(plan, monkeypatch):
     cost = plan.spend(SAMPLES)
     plan.allows(after(plan, 1), cost)
-    monkeypatch.setattr(accounting, "_epsilon", None)
+    monkeypatch.setattr("p2pfl.learn.privacy.accounting._epsilon", None)
     assert plan.allows(after(plan, 3), cost)
 
 
@@ -153,7 +151,7 @@ def test_a_promise_that_cannot_be_kept_is_refused(privacy, samples, key, text, a
 
 
 def test_a_missing_opacus_is_said_before_anything_is_computed(monkeypatch):
-    monkeypatch.setattr(accounting, "find_spec", lambda _: None)
+    monkeypatch.setattr("p2pfl.learn.privacy.accounting.find_spec", lambda _: None)
     described = federation(epsilon=8.0)
     with pytest.raises(UserError, match="Opacus") as caught:
         plan_of(described, SAMPLES)

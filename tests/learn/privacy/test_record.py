@@ -12,12 +12,11 @@ from scipy import stats
 from torch import nn
 from torch.nn import functional
 
-from p2pfl.config.model import Compute, TrainingConfig
+from p2pfl.config import Compute, TrainingConfig
 from p2pfl.config.sections import MEMBER
 from p2pfl.errors import UserError
-from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.privacy.noise import Secret
-from p2pfl.learn.tensors import DatasetSamples
+from p2pfl.learn import DatasetSamples, RoundStart
+from p2pfl.learn.privacy import Secret
 from p2pfl.methods import make_method
 from tests.learn.privacy.conftest import QUIET
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from p2pfl.errors import UserError
-from p2pfl.learn.interface import RoundStart
+from p2pfl.learn import RoundStart
 
 WIDTH, CLASSES = 6, 3
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.learn.table.reading import read_table
-from p2pfl.learn.table.rows import make_layout
-from p2pfl.learn.table.schema import make_schema
+from p2pfl.learn.table import make_layout, make_schema, read_table
 
 SCHEMA = {
     "target": "num",

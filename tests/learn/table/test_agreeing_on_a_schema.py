@@ -9,11 +9,18 @@ import numpy as np
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.learn.table.column import look_at
-from p2pfl.learn.table.merging import merge, schema_text
-from p2pfl.learn.table.proposal import MOST_COLUMNS, pack, propose
-from p2pfl.learn.table.rows import guess_layout, make_layout
-from p2pfl.learn.table.schema import KEYS, make_schema
+from p2pfl.learn.table import (
+    KEYS,
+    MOST_COLUMNS,
+    guess_layout,
+    look_at,
+    make_layout,
+    make_schema,
+    merge,
+    pack,
+    propose,
+    schema_text,
+)
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.learn.table.reading import say_what_is_odd
-from p2pfl.learn.table.rows import MistakesError, mistakes_of
+from p2pfl.learn.table import MistakesError, mistakes_of, say_what_is_odd
 
 HEAD = "id,age,chol,cp,ward,num\n"
 GOOD = "a,63,233.5,1,North,0\nb,67,210,2,south,2\nc,?,100,3,,1\n"

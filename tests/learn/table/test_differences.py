@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2pfl.learn.table.reading import Table, survey
-from p2pfl.learn.table.schema import make_schema
+from p2pfl.learn.table import Table, make_schema, survey
 
 SCHEMA = {"target": "y", "numeric": ["a", "b"], "classes": ["no", "yes"]}
 SCALED = SCHEMA | {"means": {"a": 60, "b": 0}, "stds": {"a": 10, "b": 1}}

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from p2pfl.learn.table.reading import encode_inputs, encode_targets
-from p2pfl.learn.table.schema import make_schema
+from p2pfl.learn.table import encode_inputs, encode_targets, make_schema
 
 NAN = float("nan")
 

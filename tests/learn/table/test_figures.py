@@ -8,11 +8,22 @@ import numpy as np
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.learn.table import proposal
-from p2pfl.learn.table.column import look_at
-from p2pfl.learn.table.merging import LEAST_HOLDERS, WITHIN, FigureLayout, merge
-from p2pfl.learn.table.proposal import ColumnProposal, Proposal, TableNames, names_in, pack, propose
-from p2pfl.learn.table.rows import make_layout
+from p2pfl.learn.table import (
+    LEAST_HOLDERS,
+    WITHIN,
+    ColumnNames,
+    ColumnProposal,
+    FigureLayout,
+    Proposal,
+    TableNames,
+    look_at,
+    make_layout,
+    merge,
+    names_in,
+    pack,
+    propose,
+    unpack_names,
+)
 
 SITES = ("a", "b", "c", "d")
 
@@ -50,7 +61,7 @@ def told(tmp_path):
 
 
 def summed(proposals, declared):
-    layout = FigureLayout([proposal.unpack_names(pack(names_in(one))) for one in proposals], declared)
+    layout = FigureLayout([unpack_names(pack(names_in(one))) for one in proposals], declared)
     vectors = [layout.figures(one) for one in proposals]
     assert all(WITHIN[0] <= vector.min() <= vector.max() <= WITHIN[1] for vector in vectors)
     return layout.merge(sum(vectors))
@@ -145,14 +156,14 @@ def names(**columns):
         b"",
         b"{}",
         b'{"node":"a","federation":"f","columns":{},"format":1}',
-        pack(names(x=proposal.ColumnNames(kind="number", values=("1",)))),
-        pack(names(x=proposal.ColumnNames(kind="text", levels=True))),
-        pack(names(x=proposal.ColumnNames(kind="category", levels=True, values=("1", "1")))),
-        pack(names(x=proposal.ColumnNames(kind="category", levels=True, values=("1" * 65,)))),
-        pack(names(**{f"c{n}": proposal.ColumnNames(kind="empty") for n in range(501)})),
+        pack(names(x=ColumnNames(kind="number", values=("1",)))),
+        pack(names(x=ColumnNames(kind="text", levels=True))),
+        pack(names(x=ColumnNames(kind="category", levels=True, values=("1", "1")))),
+        pack(names(x=ColumnNames(kind="category", levels=True, values=("1" * 65,)))),
+        pack(names(**{f"c{n}": ColumnNames(kind="empty") for n in range(501)})),
         b" " * (1 << 19),
     ],
 )
 def test_what_no_honest_node_names_is_refused(raw):
     with pytest.raises(ValueError, match=r"."):
-        proposal.unpack_names(raw)
+        unpack_names(raw)

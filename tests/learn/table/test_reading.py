@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.learn.table.reading import say_what_is_odd
-from p2pfl.learn.table.rows import MistakesError, mistakes_of
+from p2pfl.learn.table import MistakesError, mistakes_of, say_what_is_odd
 
 NAN = float("nan")
 TABLE = """id,age,chol,cp,ward,num

@@ -5,13 +5,10 @@ import pytest
 import torch
 from scipy.special import softmax
 
-from p2pfl.config.model import TrainingConfig
+from p2pfl.config import TrainingConfig
 from p2pfl.errors import UserError
-from p2pfl.learn.load import learner_for
-from p2pfl.learn.table.csv_task import csv_table
-from p2pfl.learn.table.reading import read_table
-from p2pfl.learn.table.rows import make_layout
-from p2pfl.learn.table.scoring import TableModel, read_preprocessing, to_onnx
+from p2pfl.learn import learner_for
+from p2pfl.learn.table import TableModel, csv_table, make_layout, read_preprocessing, read_table, to_onnx
 
 OPTIONS = {
     "target": "state",

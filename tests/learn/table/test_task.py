@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from p2pfl.config.model import TaskConfig, TrainingConfig
+from p2pfl.config import TaskConfig, TrainingConfig
 from p2pfl.errors import UserError
-from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.load import learner_for, load_task
-from p2pfl.learn.table.csv_task import csv_table
+from p2pfl.learn import RoundStart, learner_for, load_task
+from p2pfl.learn.table import csv_table
 
 OPTIONS = {
     "target": "state",

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tree_world import grow, schema_of, settings_of, share
 
-from p2pfl.learn.trees.forest import LEAF, DecisionTree, Forest, TreeSettings, as_cells
-from p2pfl.learn.trees.state import exp, gradients, shares
+from p2pfl.learn.trees import LEAF, DecisionTree, Forest, TreeSettings, as_cells, exp, gradients, shares
 
 TIE = 1e-4
 """Gains that differ by less may be a tie."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tree_world import grow, schema_of, settings_of
 
-from p2pfl.learn.trees.forest import BinGrid, Forest, as_cells, to_xgboost
+from p2pfl.learn.trees import BinGrid, Forest, as_cells, to_xgboost
 
 SIZE = 500
 

@@ -12,11 +12,8 @@ from hypothesis import strategies as st
 from tree_world import Rows, grow, schema_of, settings_of, share, site_of, sum_of
 
 from p2pfl.errors import UserError
-from p2pfl.features.sums.arithmetic import numbers_of
-from p2pfl.learn.trees import forest, growth
-from p2pfl.learn.trees.forest import LEAF, Forest, as_cells
-from p2pfl.learn.trees.growth import MOST_ENTRIES, TreeGrowth, WrongSum
-from p2pfl.learn.trees.state import BOUND, MOST_ROWS
+from p2pfl.features.sums import numbers_of
+from p2pfl.learn.trees import BOUND, LEAF, MOST_ENTRIES, MOST_ROWS, Forest, TreeGrowth, WrongSum, as_cells, forest
 
 CATEGORIES = (3, 5)
 
@@ -91,7 +88,7 @@ def test_levels_that_do_not_fit_in_one_part_take_several_and_give_the_same_trees
     rows = rows_of(2, 400, 3)
     alone = grown(3, [rows])[0]
     steps, forest = alone.state.step, alone.forest()
-    monkeypatch.setattr(growth, "MOST_ENTRIES", 4 + 3 * 95 * leaves)
+    monkeypatch.setattr("p2pfl.learn.trees.growth.MOST_ENTRIES", 4 + 3 * 95 * leaves)
     schema = schema_of(2, classes=3, categories=CATEGORIES)
     options = settings_of(schema, rounds=3, max_depth=3)
     many = grown(3, [rows], lambda them: TreeGrowth.unpack(them[0].pack(), schema, options, site_of(rows)))

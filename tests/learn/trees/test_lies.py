@@ -8,10 +8,7 @@ import pytest
 from test_growth import CATEGORIES, rows_of
 from tree_world import grow, schema_of, settings_of, site_of
 
-from p2pfl.learn.trees import forest
-from p2pfl.learn.trees.forest import as_cells
-from p2pfl.learn.trees.growth import MOST_ENTRIES, TreeGrowth, WrongSum
-from p2pfl.learn.trees.state import BITS, BOUND, MOST_ROWS, SiteRows
+from p2pfl.learn.trees import BITS, BOUND, EXPONENTS, MOST_ENTRIES, MOST_ROWS, SiteRows, TreeGrowth, WrongSum, as_cells
 
 MEMBERS = 16
 
@@ -54,7 +51,7 @@ def test_rows_of_a_target_that_no_number_has_do_not_make_states_that_cannot_be_r
 def test_counts_whose_sum_overflows_are_no_counts_and_make_no_endless_bins():
     node, *_ = begun(2)
     total = sums_of(node)
-    total["buckets"][: forest.EXPONENTS] = 1 << 55
+    total["buckets"][:EXPONENTS] = 1 << 55
     with pytest.raises(WrongSum):
         node.take(total, MEMBERS)
 

@@ -6,7 +6,7 @@ import pytest
 from tree_world import schema_of
 
 from p2pfl.errors import UserError
-from p2pfl.learn.trees.forest import tree_settings
+from p2pfl.learn.trees import tree_settings
 
 
 @pytest.mark.parametrize(

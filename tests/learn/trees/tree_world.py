@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from p2pfl.learn.table.schema import Schema, make_schema
-from p2pfl.learn.trees.forest import TreeSettings, as_cells, tree_settings
-from p2pfl.learn.trees.growth import TreeGrowth, TreePart
-from p2pfl.learn.trees.state import SiteRows
+from p2pfl.learn.table import Schema, make_schema
+from p2pfl.learn.trees import SiteRows, TreeGrowth, TreePart, TreeSettings, as_cells, tree_settings
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Cells (columns, n), targets (n,) and who is held out (n,)."""

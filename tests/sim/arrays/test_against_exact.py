@@ -11,8 +11,7 @@ from time import process_time
 import numpy as np
 import pytest
 
-from sim import World, simulate
-from sim.federations import describe
+from sim import World, describe, simulate
 
 POINTS = 40
 

@@ -9,13 +9,9 @@ import pytest
 import torch
 
 from p2pfl.compress import make_compressor
-from p2pfl.config.model import TaskConfig
+from p2pfl.config import TaskConfig
 from p2pfl.errors import UserError
-from sim import World, simulate
-from sim.arrays.clock import Clock, Course
-from sim.arrays.in_step import InStep
-from sim.arrays.vectors import Vectors
-from sim.federations import describe
+from sim import Clock, Course, InStep, Vectors, World, describe, simulate
 from topologies import build, spectrum
 
 IN_STEP = {"arrays": True, "clock": "in-step"}

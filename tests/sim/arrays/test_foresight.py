@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.errors import UserError
-from sim import federations, simulate
-from sim.federations import arrays_bytes, describe
+from sim import OBJECT_BYTES_PER_NODE, arrays_bytes, check_count, describe, simulate
 
 MEASURED_MB = [
     # nodes, edges, in step, replicas, corrected; the peak of a run of the digits' network (2,410 parameters)
@@ -39,13 +38,13 @@ def test_a_run_says_first_what_it_will_take(clock):
 
 def test_what_does_not_fit_is_refused_with_the_need_and_what_there_is(monkeypatch):
     federation = describe(nodes=600, topology="random-regular:degree=4", rounds=1)
-    monkeypatch.setattr(federations, "available_bytes", lambda _root: 300_000_000)
+    monkeypatch.setattr("sim.federations.available_bytes", lambda _root: 300_000_000)
     with pytest.raises(UserError, match=r"600 nodes with 1200 edges .* need about 0\.4 GB; 0\.3 GB of memory are"):
         simulate(federation, arrays=True, references=False)
 
 
 def test_a_hundred_thousand_nodes_are_refused_to_the_exact_simulator_alone(monkeypatch):
-    monkeypatch.setattr(federations, "available_bytes", lambda _root: 5_000_000_000)
-    federations.check_count(100_000)
+    monkeypatch.setattr("sim.federations.available_bytes", lambda _root: 5_000_000_000)
+    check_count(100_000)
     with pytest.raises(UserError, match=r"15\.3 GB at least"):
-        federations.check_count(100_000, each=federations.OBJECT_BYTES_PER_NODE)
+        check_count(100_000, each=OBJECT_BYTES_PER_NODE)

@@ -9,16 +9,10 @@ import pytest
 import torch
 
 from p2pfl.compress import make_compressor
-from p2pfl.config.model import TaskConfig
+from p2pfl.config import TaskConfig
 from p2pfl.errors import UserError
-from p2pfl.learn.interface import RoundStart
-from sim import simulate
-from sim.arrays.run import Together
-from sim.arrays.setting import setting_of
-from sim.federations import describe
-from sim.learning.nodes import load_learners
-from sim.learning.rounds import Rounds
-from sim.worlds.model import WorldSpec
+from p2pfl.learn import RoundStart
+from sim import Rounds, Together, WorldSpec, describe, load_learners, setting_of, simulate
 from topologies import build_schedule
 
 TASK = """

@@ -9,12 +9,7 @@ import pytest
 import torch
 
 from p2pfl.aggregate import Neighborhood, make_rule
-from sim import World, simulate
-from sim.arrays.run import Together
-from sim.arrays.setting import setting_of
-from sim.federations import describe
-from sim.learning.rounds import Rounds
-from sim.worlds.model import LiarSpec, WorldSpec
+from sim import LiarSpec, Rounds, Together, World, WorldSpec, describe, setting_of, simulate
 
 
 def federation(nodes=8, rounds=8, method="plain", **options):

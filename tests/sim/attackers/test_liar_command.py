@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.cli.main import main
-from p2pfl.config.load import load_config
+from p2pfl.config import load_config
+from sim import OFFER
 from sim.attackers.__main__ import lie
-from sim.attackers.offer import OFFER
 
 
 @pytest.fixture

@@ -9,19 +9,9 @@ import pytest
 
 from p2pfl.aggregate import make_rule
 from p2pfl.compress import make_compressor
-from p2pfl.core.events import (
-    ApplyReply,
-    ApplyRequest,
-    Freeze,
-    Refused,
-    ReplyApplied,
-    RequestApplied,
-)
-from p2pfl.engine.arithmetic import Codecs, RuleMixer
-from p2pfl.engine.engine import NORM_CEILING, Engine
-from p2pfl.engine.state import NodeState
-from sim.attackers.liar import Deceiver
-from sim.attacks import ATTACKS, BOAST, parse_attack
+from p2pfl.core import ApplyReply, ApplyRequest, Freeze, Refused, ReplyApplied, RequestApplied
+from p2pfl.engine import NORM_CEILING, Codecs, Engine, NodeState, RuleMixer
+from sim import ATTACKS, BOAST, Deceiver, parse_attack
 
 SIZE, SEED = 256, 3
 HONEST, LIAR, OTHER = 0, 1, 2

@@ -7,7 +7,7 @@ from itertools import combinations
 import networkx as nx
 import pytest
 
-from sim.attackers.offer import cost, liars_heard, spread_out
+from sim import cost, liars_heard, spread_out
 
 
 def around_of(graph):

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from p2pfl.config.model import TaskConfig, TrainingConfig
+from p2pfl.config import TaskConfig, TrainingConfig
 from p2pfl.errors import UserError
-from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.load import make_learner
-from sim.attacks import parse_attack
-from sim.attacks.poison import poisoned, success
+from p2pfl.learn import RoundStart, make_learner
+from sim import parse_attack, poisoned
+from sim.attacks.poison import success
 
 
 def learner(task="digits"):

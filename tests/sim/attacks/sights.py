@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.attacks import Sight
+from sim import Sight
 
 MODELS = {
     0: np.array([1.0, 0.0, 2.0, -1.0]),

@@ -11,10 +11,8 @@ import pytest
 import torch
 
 from p2pfl.errors import UserError
-from p2pfl.learn.task import Task
-from p2pfl.learn.tensors import TensorSamples
-from sim.attacks import parse_attack
-from sim.attacks.lies import FARTHER, MOST_SAMPLES, STEPS, Slope, response, slope_for, spread_around
+from p2pfl.learn import Task, TensorSamples
+from sim import FARTHER, MOST_SAMPLES, STEPS, Slope, parse_attack, response, slope_for, spread_around
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sights import MODELS, bowl, sight

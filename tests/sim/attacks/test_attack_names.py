@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.attacks import ALLOWED_ATTACKS, ATTACKS, parse_attack
+from sim import ALLOWED_ATTACKS, ATTACKS, parse_attack
 
 
 @pytest.mark.parametrize("name", sorted(ATTACKS))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.attacks import ATTACKS, parse_attack
-from sim.attacks.attack import BlindEntry, Sight
+from sim import ATTACKS, BlindEntry, Sight, parse_attack
 
 EXAMPLES = {
     "sign-flip": "sign-flip:3",

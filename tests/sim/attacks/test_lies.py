@@ -8,9 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim.attacks import ATTACKS, parse_attack
-from sim.attacks.attack import AttackEntry
-from sim.attacks.lies import fiedler, response
+from sim import ATTACKS, AttackEntry, fiedler, parse_attack, response
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sights import DEVIATION, EDGES, MEAN, MODELS, sight

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from p2pfl.errors import UserError
-from sim.attacks import file_of, make_attack, parse_attack, with_absolute_path
+from sim import file_of, make_attack, parse_attack, with_absolute_path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sights import MODELS, sight

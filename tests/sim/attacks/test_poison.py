@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from p2pfl.errors import UserError
-from p2pfl.learn.digits import load_digits
-from p2pfl.learn.tensors import DatasetSamples, TensorSamples
-from sim.attacks import parse_attack
-from sim.attacks.poison import trigger
+from p2pfl.learn import DatasetSamples, TensorSamples, load_digits
+from sim import parse_attack, trigger
 
 LABELS = torch.tensor([0, 1, 2, 3, 4, 2, 0, 1])
 

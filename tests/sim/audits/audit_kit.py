@@ -7,10 +7,8 @@ from pathlib import Path
 import torch
 
 from p2pfl import Federation
-from p2pfl.config.model import FederationConfig
-from p2pfl.learn.digits import load_digits, mlp
-from p2pfl.learn.task import NodeContext, Task
-from p2pfl.learn.trainer import TorchLearner
+from p2pfl.config import FederationConfig
+from p2pfl.learn import NodeContext, Task, TorchLearner, load_digits, mlp
 
 FEW = 24
 

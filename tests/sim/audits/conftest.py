@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.learn.privacy import plan
-
 sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture
 def no_accountant(monkeypatch):
     """An accountant takes seconds, and is tested elsewhere."""
-    monkeypatch.setattr(plan, "noise_for", lambda *_: 2.0)
-    monkeypatch.setattr(plan, "epsilon_of", lambda spent, *_: 0.1 * sum(one.steps for one in spent))
+    monkeypatch.setattr("p2pfl.learn.privacy.plan.noise_for", lambda *_: 2.0)
+    monkeypatch.setattr("p2pfl.learn.privacy.plan.epsilon_of", lambda spent, *_: 0.1 * sum(one.steps for one in spent))

@@ -24,18 +24,15 @@ import torch
 from numpy.typing import NDArray
 
 from p2pfl import Federation
-from p2pfl.cli.run import be_node
-from p2pfl.config.load import load_config, load_node, node_file
-from p2pfl.config.sections import RECORD
+from p2pfl.cli import be_node
+from p2pfl.config import RECORD, load_config, load_node, node_file
 from p2pfl.errors import LearningError
-from p2pfl.features.privacy.ledger_file import give_permission
-from p2pfl.learn.privacy.accounting import Promise
-from p2pfl.learn.privacy.plan import planned_in_words
-from p2pfl.learn.task import Task
-from p2pfl.node.application import Application
-from p2pfl.node.assembly import Setup, replay
+from p2pfl.features.privacy import give_permission
+from p2pfl.learn import Task
+from p2pfl.learn.privacy import Promise, planned_in_words
+from p2pfl.node import Application, Setup, replay
 from p2pfl.storage import peek
-from sim.audits.membership import Bare, most_alike
+from sim import Bare, most_alike
 
 Values = NDArray[np.float64]
 SIZE, ROWS, STEPS = 1024, 32, 2

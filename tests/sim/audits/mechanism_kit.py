@@ -20,19 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from p2pfl.config.model import TrainingConfig
-from p2pfl.config.sections import RECORD
-from p2pfl.learn.evaluation import loss_of
-from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.privacy import Plan
-from p2pfl.learn.privacy.accounting import Ledger
-from p2pfl.learn.privacy.noise import Chance, Secret
-from p2pfl.learn.privacy.plan import MOST_TIMES, Protection
-from p2pfl.learn.task import NodeContext, Task
-from p2pfl.learn.trainer import TorchLearner
-from sim.audits.audit import Auditor
-from sim.audits.membership import bare_chain, bare_learner, most_alike, proof
-from sim.audits.scene import scene_of
+from p2pfl.config import RECORD, TrainingConfig
+from p2pfl.learn import NodeContext, RoundStart, Task, TorchLearner, loss_of
+from p2pfl.learn.privacy import MOST_TIMES, Chance, Ledger, Plan, Protection, Secret
+from sim import Auditor, bare_chain, bare_learner, most_alike, proof, scene_of
 
 QUIET = 1e-9
 """The noise multiplier for checking what rows add."""

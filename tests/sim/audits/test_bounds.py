@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from sim.audits.membership import clopper_pearson, epsilon_of_gaussians, proof
+from sim import clopper_pearson, epsilon_of_gaussians, proof
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,8 @@ import pytest
 import torch
 from audit_kit import digits_task, federation_of, learners_of
 
-from p2pfl.learn.privacy.gradients import LayerChain, Vectorized
-from p2pfl.learn.privacy.noise import Grid, Secret, Seeded
-from sim.audits import audit
-from sim.audits.audit import Auditor
-from sim.audits.membership import Canary, canary, most_alike, proof, reuse
-from sim.audits.scene import Scene
+from p2pfl.learn.privacy import Grid, LayerChain, Secret, Seeded, Vectorized
+from sim import Auditor, Canary, Scene, canary, most_alike, proof, reuse
 
 TRIES = 150
 
@@ -126,7 +122,7 @@ def test_a_canary_that_accuses_is_tried_again(monkeypatch, no_accountant, bad_lu
         proven = 9.0 if len(asked) <= bad_luck else 1.0
         return Canary(claimed=4.4, proven=proven, noise_at_most=2.0, proof=proof(np.ones(8), np.zeros(8), 1e-5))
 
-    monkeypatch.setattr(audit, "canary", unlucky)
+    monkeypatch.setattr("sim.audits.audit.canary", unlucky)
     auditor.try_canary()
 
     assert asked == [600, 1200]

@@ -5,9 +5,8 @@ import pytest
 import torch
 from audit_kit import digits_task, federation_of, learners_of, pictures, small_cnn
 
-from p2pfl.learn.evaluation import loss_of
-from sim.audits.reconstruction import InversionSettings, Rebuilder, invert, labels_of, matched, span_of, variation
-from sim.audits.scene import observe_simulated
+from p2pfl.learn import loss_of
+from sim import InversionSettings, Rebuilder, invert, labels_of, matched, observe_simulated, span_of, variation
 
 
 def rebuilt(task, iterations, rounds=2, rate=0.1):

@@ -8,13 +8,11 @@ import torch
 from mechanism_kit import Subject, bits_tell, epsilon_at_least, mistakes, noise, payment
 from torch import nn
 
-from p2pfl.config.model import TrainingConfig
-from p2pfl.config.sections import MEMBER, PRV, RECORD
-from p2pfl.learn.privacy import Plan
-from p2pfl.learn.privacy.accounting import Spend, epsilon_of
-from p2pfl.learn.privacy.noise import Grid, Seeded
-from p2pfl.learn.task import Task
-from sim.audits.membership import epsilon_of_gaussians
+from p2pfl.config import PRV, RECORD, TrainingConfig
+from p2pfl.config.sections import MEMBER
+from p2pfl.learn import Task
+from p2pfl.learn.privacy import Grid, Plan, Seeded, Spend, epsilon_of
+from sim import epsilon_of_gaussians
 
 TRAINING = TrainingConfig(rounds=10, local_steps=3, batch_size=16)
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from audit_kit import digits_task, federation_of
 
-from p2pfl.learn.tensors import DataSets, TensorSamples
-from sim.audits.membership import attack_each, attack_members, halves, judge, likelihood_ratios
-from sim.audits.scene import Scene
+from p2pfl.learn import DataSets, TensorSamples
+from sim import Scene, attack_each, attack_members, halves, judge, likelihood_ratios
 
 
 def told(lift, shadows=12, rows=200, seed=0):

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from audit_kit import digits_task, federation_of, learners_of
 
-from p2pfl.learn.methods import method_of
-from sim.audits.reconstruction import gradient_of
-from sim.audits.scene import observe_simulated
+from p2pfl.learn import method_of
+from sim import gradient_of, observe_simulated
 
 
 def recorded(learner):

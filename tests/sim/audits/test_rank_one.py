@@ -4,8 +4,7 @@ import numpy as np
 import torch
 from audit_kit import digits_task, federation_of, learners_of, pictures, small_cnn
 
-from sim.audits.reconstruction import Rebuilder, first_layer, rank_one
-from sim.audits.scene import observe_simulated
+from sim import Rebuilder, first_layer, observe_simulated, rank_one
 
 
 def gradient(learner, rows):

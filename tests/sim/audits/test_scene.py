@@ -6,8 +6,7 @@ import torch
 
 from p2pfl import Federation
 from p2pfl.errors import UserError
-from sim.audits.audit import layers_of
-from sim.audits.scene import scene_of
+from sim import layers_of, scene_of
 
 
 def saved(folder, **keywords):

@@ -3,13 +3,11 @@
 import pytest
 from audit_kit import digits_task, federation_of, learners_of
 
-from p2pfl.config.sections import PrivacyConfig
-from p2pfl.learn.privacy.plan import Protection
-from p2pfl.node.learner_runner import TrainingFigures
-from p2pfl.reporting.vitals import Vitals
-from sim.audits.audit import Auditor, Effort, figures_told
-from sim.audits.reconstruction import Rebuilder
-from sim.audits.scene import Scene, observe_real
+from p2pfl.config import PrivacyConfig
+from p2pfl.learn.privacy import Protection
+from p2pfl.node import TrainingFigures
+from p2pfl.reporting import Vitals
+from sim import Auditor, Effort, Rebuilder, Scene, figures_told, observe_real
 
 ROW = dict.fromkeys(Vitals.__struct_fields__, 0) | {
     "phase": "training",

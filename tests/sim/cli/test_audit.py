@@ -6,16 +6,14 @@ import pytest
 
 from p2pfl import Federation
 from p2pfl.cli.main import main
-from p2pfl.learn.privacy import plan
-from sim.audits import audit as audits
-from sim.cli.audit import audit
+from sim import Auditor, audit
 
 
 @pytest.fixture
 def ward(tmp_path, monkeypatch):
     """A federation to attack; without an accountant, which takes seconds and is tested elsewhere."""
-    monkeypatch.setattr(plan, "noise_for", lambda *_: 2.0)
-    monkeypatch.setattr(plan, "epsilon_of", lambda spent, *_: 0.1 * sum(one.steps for one in spent))
+    monkeypatch.setattr("p2pfl.learn.privacy.plan.noise_for", lambda *_: 2.0)
+    monkeypatch.setattr("p2pfl.learn.privacy.plan.epsilon_of", lambda spent, *_: 0.1 * sum(one.steps for one in spent))
     return Federation(task="digits", nodes=3, rounds=1, local_steps=1, options={"hidden": 16}).save(tmp_path / "ward")
 
 
@@ -56,7 +54,7 @@ def test_a_whole_audit_with_real_nodes_ends_with_a_table(ward, capsys):
 
 
 def test_json_goes_to_stdout_and_a_mistake_in_the_mechanism_is_an_error(ward, capsys, monkeypatch):
-    monkeypatch.setattr(audits.Auditor, "try_canary", lambda self: self.found.mistakes.append("too quiet"))
+    monkeypatch.setattr(Auditor, "try_canary", lambda self: self.found.mistakes.append("too quiet"))
 
     assert run(ward, "--quick", "--attacks", "canary", "--format", "json", "--quiet") == 1
 

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from sim.sweeps.plan import load_sweep, make_plan
+from sim import load_sweep
+from sim.sweeps.plan import make_plan
 
 SOURCE = """
 import numpy as np

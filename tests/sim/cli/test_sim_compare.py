@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sim.sweeps.job import perform
+from sim import perform
 from topologies import build, spectrum
 
 

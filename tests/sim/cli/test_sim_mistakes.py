@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from sim import simulation
-
 MISTAKES = {
     ("--topology", "rng"): "--topology: unknown topology (found 'rng'); allowed: did you mean 'ring'?",
     ("--topology", "hypercube", "--nodes", "12"): "--nodes: no hypercube of this size (found 12)",
@@ -43,7 +41,7 @@ def unused(monkeypatch):
     def simulate(*_, **__):
         raise AssertionError("this should not have come so far")
 
-    monkeypatch.setattr(simulation, "simulate", simulate)
+    monkeypatch.setattr("sim.simulation.simulate", simulate)
 
 
 @pytest.mark.parametrize(("options", "text"), MISTAKES.items(), ids=lambda one: " ".join(one) * isinstance(one, tuple))

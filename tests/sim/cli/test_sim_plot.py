@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.reporting import plot
-
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from run_reports import REFERENCE, point, report
 
@@ -50,7 +48,7 @@ def drawn(p2pfl, write, monkeypatch):
 
     def drawn(*reports, x=None):
         figures = []
-        monkeypatch.setattr(plot, "save", lambda figure, path: figures.append((figure, path)))
+        monkeypatch.setattr("p2pfl.reporting.plot.save", lambda figure, path: figures.append((figure, path)))
         files = [write(f"run{index}.json", one) for index, one in enumerate(reports)]
         outcome = p2pfl("sim", "plot", *files, *(("--x", x) if x else ()))
         assert outcome.code == 0, outcome.err

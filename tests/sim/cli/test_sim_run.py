@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.reporting.measures import Point, Statistic
-from sim.progress import RunProgress, RunView, run_in_words
+from p2pfl.reporting import Point, Statistic
+from sim import RunProgress, RunView, run_in_words
 
 
 def facts(outcome):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
+from p2pfl.config import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
 
 sys.path.insert(0, str(Path(__file__).parent))
 

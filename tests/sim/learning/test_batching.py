@@ -11,20 +11,25 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from p2pfl.config.model import TrainingConfig
+from p2pfl.config import TrainingConfig
 from p2pfl.errors import LearningError
-from p2pfl.learn.digits import mlp
-from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.load import learner_for
-from p2pfl.learn.task import NodeContext, QuadraticTask, Task
-from p2pfl.learn.tensors import Distinct
+from p2pfl.learn import Distinct, NodeContext, QuadraticTask, RoundStart, Task, learner_for, mlp
 from p2pfl.methods import Variate
-from sim import simulate
-from sim.federations import describe
-from sim.learning import batching
-from sim.learning.batching import FEWEST, BatchedLearners, ManyModels, make_learners
-from sim.learning.nodes import TorchNodes
-from sim.worlds.model import ChurnSpec, ComputeSpec, LiarSpec, LinkSpec, Spread, WorldSpec
+from sim import (
+    BatchedLearners,
+    ChurnSpec,
+    ComputeSpec,
+    LiarSpec,
+    LinkSpec,
+    ManyModels,
+    Spread,
+    TorchNodes,
+    WorldSpec,
+    describe,
+    make_learners,
+    simulate,
+)
+from sim.learning.batching import FEWEST
 
 torch.set_num_threads(1)
 
@@ -284,9 +289,9 @@ def test_a_run_with_crashes_is_the_same_whether_rounds_are_batched_or_not(rule, 
     made = describe(nodes=9, topology="random-regular:degree=4", rounds=4, partition="dirichlet:0.5", rule=rule)
     training = replace(made.training, local_steps=3, batch_size=8, closing_rounds=2)
     made = replace(made, training=training, gossip=replace(made.gossip, start_wait_s=0.2, linger_s=0.3))
-    monkeypatch.setattr(batching, "WORTH_A_LOOK", 0)
+    monkeypatch.setattr("sim.learning.batching.WORTH_A_LOOK", 0)
     batched = simulate(made, world=WORLD, references=False)
-    monkeypatch.setattr(batching, "same_bits", lambda *_: (False, False))
+    monkeypatch.setattr("sim.learning.batching.same_bits", lambda *_: (False, False))
     alone = simulate(made, world=WORLD, references=False)
     assert batched.computed.endswith("training batched")
     assert "training one at a time" in alone.computed

@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from p2pfl.errors import UserError
-from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.load import make_learner
-from sim.learning.batching import make_learners
-from sim.learning.nodes import load_learners
+from p2pfl.learn import RoundStart, make_learner
+from sim import load_learners, make_learners
 
 TASK = """
 import numpy as np

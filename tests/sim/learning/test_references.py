@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from p2pfl.compress import make_compressor
-from p2pfl.learn.interface import RoundStart
-from p2pfl.reporting import measures
-from p2pfl.reporting.measures import EVALUATIONS
-from sim.learning.batching import make_learners
-from sim.learning.references import fedavg
+from p2pfl.learn import RoundStart
+from p2pfl.reporting import EVALUATIONS, measures
+from sim import fedavg, make_learners
 
 
 def centralized(federation, learners, **how):

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.sweeps import job as jobs
-from sim.sweeps.plan import load_sweep
-from sim.sweeps.run import run_here, run_sweep
+from sim import load_sweep, run_here, run_sweep
 
 # for this process and for those that it starts
 sys.path.insert(0, str(Path(__file__).parent))
@@ -19,7 +17,7 @@ import fake_jobs
 
 @pytest.fixture(autouse=True)
 def same_software(monkeypatch):
-    monkeypatch.setattr(jobs, "software", lambda: fake_jobs.SOFTWARE)
+    monkeypatch.setattr("sim.sweeps.job.software", lambda: fake_jobs.SOFTWARE)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from p2pfl.errors import UserError
-from p2pfl.reporting.report import Report
+from p2pfl.reporting import Report
 
 STARTS = "FAKE_JOBS_STARTS"
 GATE = "FAKE_JOBS_GATE"

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import fake_jobs
 
+from sim import load_sweep, run_here, run_sweep
 from sim.sweeps import job as jobs
-from sim.sweeps.plan import load_sweep
-from sim.sweeps.run import run_here, run_sweep
 
 
 def say(standing):

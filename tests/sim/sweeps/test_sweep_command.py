@@ -10,8 +10,8 @@ import pytest
 
 from p2pfl.cli.main import main
 from p2pfl.errors import UserError
-from sim.sweeps import job as jobs
-from sim.sweeps.job import make_job, run
+from sim import make_job, software
+from sim.sweeps.job import run
 
 SWEEP = "[sweep]\nseeds = 2\nnodes = 4\nrounds = 2\n[axes]\ncompressor = ['none', 'q4']\n"
 
@@ -19,7 +19,7 @@ SWEEP = "[sweep]\nseeds = 2\nnodes = 4\nrounds = 2\n[axes]\ncompressor = ['none'
 @pytest.fixture
 def same_software():
     """The processes of real runs tell what the software is, so nothing may be told of another one here."""
-    jobs.software.cache_clear()
+    software.cache_clear()
 
 
 @pytest.fixture

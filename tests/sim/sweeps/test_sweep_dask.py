@@ -9,9 +9,8 @@ import fake_jobs
 import pytest
 
 from p2pfl.errors import UserError
-from sim.sweeps import job
-from sim.sweeps.plan import load_sweep
-from sim.sweeps.run import run_by_dask, run_here, run_sweep
+from sim import build, load_sweep, run_by_dask, run_here, run_sweep
+from sim.sweeps.job import run
 
 # Not imported here: it takes a second.
 pytestmark = [
@@ -61,7 +60,7 @@ def test_a_sweep_of_arrays_runs_on_dask_as_here(write, tmp_path, monkeypatch, cl
     file = write(text + "[axes]\ntopology = ['ring', 'base:k=1']\n")
     runners = {"dask": partial(run_by_dask, scheduler=cluster), "here": partial(run_here, count=1)}
     found = {
-        name: run_sweep(load_sweep(file), tmp_path / name, run_job=job.run, check=job.build, runner=runner)
+        name: run_sweep(load_sweep(file), tmp_path / name, run_job=run, check=build, runner=runner)
         for name, runner in runners.items()
     }
     rows = [[row["metrics"]["accuracy_mean"] for row in one.results["rows"]] for one in found.values()]

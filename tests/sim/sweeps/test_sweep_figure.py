@@ -8,8 +8,7 @@ import re
 import pytest
 
 from p2pfl.errors import UserError
-from sim.sweeps.figure import across, draw_sweep
-from sim.sweeps.results import estimate
+from sim import across, draw_sweep, estimate
 
 TOPOLOGY = ["ring", "random-regular:degree=4", "complete"]
 COMPRESSOR = ["none", "q4"]

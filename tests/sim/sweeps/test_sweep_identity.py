@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.errors import UserError
+from sim import load_sweep, make_job
 from sim.sweeps import job as jobs
-from sim.sweeps.job import make_job
-from sim.sweeps.plan import load_sweep, make_plan
+from sim.sweeps.plan import make_plan
 
 FEDERATION = '[federation]\nname = "x"\ntopology = "./graph.edges"\n[task]\nname = "task.py:task"\ndata_path = "rows"\n'
 WORLD = '[liars]\ncount = 1\nattack = "lies.py:lie"\n'

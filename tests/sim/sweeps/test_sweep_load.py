@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.errors import UserError
-from sim.sweeps.plan import load_sweep
+from sim import load_sweep
 
 
 def test_a_whole_file_is_read(write):

@@ -6,7 +6,8 @@ import fake_jobs
 import pytest
 
 from p2pfl.errors import UserError
-from sim.sweeps.plan import check_plan, load_sweep, make_plan
+from sim import check_plan, load_sweep
+from sim.sweeps.plan import make_plan
 
 
 def plan_of(path):

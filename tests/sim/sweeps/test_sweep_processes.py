@@ -5,8 +5,7 @@ from __future__ import annotations
 import fake_jobs
 import pytest
 
-from sim.sweeps.job import make_job
-from sim.sweeps.run import run_here
+from sim import make_job, run_here
 
 
 def jobs_of(*attacks):

@@ -7,8 +7,9 @@ from statistics import fmean
 
 import pytest
 
+from sim import load_sweep
 from sim.sweeps.job import run
-from sim.sweeps.plan import load_sweep, make_plan
+from sim.sweeps.plan import make_plan
 
 SMALL = "[sweep]\nseeds = 1\nnodes = 2\nrounds = 1\nlocal_steps = 1\nclosing_rounds = 0\n"
 

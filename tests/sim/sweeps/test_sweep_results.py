@@ -8,17 +8,8 @@ import fake_jobs
 import numpy as np
 import pytest
 
-from sim.sweeps.job import perform
-from sim.sweeps.plan import load_sweep, make_plan
-from sim.sweeps.results import (
-    SweepTally,
-    complaints,
-    estimate,
-    figures,
-    flat_rows,
-    readable_rows,
-    results,
-)
+from sim import SweepTally, complaints, estimate, figures, flat_rows, load_sweep, perform, readable_rows, results
+from sim.sweeps.plan import make_plan
 
 
 @pytest.fixture

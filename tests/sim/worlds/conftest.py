@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
-from sim.worlds.world import read_world
+from p2pfl.config import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
+from sim import read_world
 
 
 def ring_of(names):

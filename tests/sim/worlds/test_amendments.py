@@ -8,11 +8,7 @@ import pytest
 from oracle import checked
 
 from p2pfl.errors import UserError
-from sim import World, simulate
-from sim.federations import describe
-from sim.worlds.model import AmendSpec, CrashSpec, WorldSpec
-from sim.worlds.settling import settle
-from sim.worlds.timeline import all_edges, steps_of
+from sim import AmendSpec, CrashSpec, World, WorldSpec, all_edges, describe, settle, simulate, steps_of
 
 CHANGES = WorldSpec(
     amendments=(

@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
-from sim.worlds import model
-from sim.worlds.model import (
+from sim import (
+    CHURN,
+    COMPUTE,
+    CRASH,
+    LINKS,
+    RUN,
+    SLOW,
+    WHO,
     ChurnSpec,
     ComputeSpec,
     CrashSpec,
@@ -21,8 +27,9 @@ from sim.worlds.model import (
     SlowNodes,
     Spread,
     WorldSpec,
+    read_world,
 )
-from sim.worlds.world import read_world
+from sim.worlds.model import PARTITION
 
 EVERYTHING = """
 [compute]
@@ -211,14 +218,14 @@ def test_a_fraction_becomes_the_nearest_count_and_zero_is_nobody(load):
 
 
 TABLES_OF_KEYS = (
-    model.COMPUTE,
-    model.LINKS,
-    model.WHO,
-    model.SLOW,
-    model.PARTITION,
-    model.CRASH,
-    model.CHURN,
-    model.RUN,
+    COMPUTE,
+    LINKS,
+    WHO,
+    SLOW,
+    PARTITION,
+    CRASH,
+    CHURN,
+    RUN,
 )
 KEYS = st.sampled_from(sorted({"nodes", "groups", "attack", "other"}.union(*TABLES_OF_KEYS)))
 SCALARS = st.one_of(

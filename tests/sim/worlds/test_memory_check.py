@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.errors import UserError
-from sim.federations import available_bytes, check_memory, needed_bytes
+from sim import available_bytes, check_memory, needed_bytes
 
 SMALL = {"nodes": 1000, "edges": 2000, "size": 2410, "payload_bytes": 2000 * 1300}
 GB = 10**9

@@ -8,8 +8,7 @@ from math import ceil
 
 import pytest
 
-from sim.worlds.model import ComputeSpec, SlowNodes, Spread, WorldSpec
-from sim.worlds.timeline import LONGEST_NS, UNIT, NodeSpeed, node_speeds
+from sim import LONGEST_NS, UNIT, ComputeSpec, NodeSpeed, SlowNodes, Spread, WorldSpec, node_speeds
 
 S = 1_000_000_000
 

@@ -7,8 +7,7 @@ from collections import Counter
 from drawn_worlds import COMPRESSORS, RULES, draw, draw_changing
 
 from p2pfl.aggregate import liars_of
-from sim.worlds.settling import check_world, settle
-from sim.worlds.timeline import Crash, Separate, plan_faults, steps_of
+from sim import Crash, Separate, check_world, plan_faults, settle, steps_of
 
 SEEDS = 2000
 

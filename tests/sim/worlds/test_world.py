@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.errors import UserError
-from sim import World
-from sim.worlds.model import COMPUTE, LINKS, RUN
-from sim.worlds.world import read_world
+from sim import COMPUTE, LINKS, RUN, World, read_world
 
 NAMES = [f"node{index}" for index in range(8)]
 TEXT = """

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from p2pfl.errors import UserError
-from sim.worlds.model import (
+from sim import (
     ChurnSpec,
     ComputeSpec,
     CrashSpec,
@@ -18,8 +18,9 @@ from sim.worlds.model import (
     SlowNodes,
     Spread,
     WorldSpec,
+    check_world,
+    settle,
 )
-from sim.worlds.settling import check_world, settle
 
 NODES = 6
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.errors import UserError
-from sim.worlds.model import ChurnSpec, CrashSpec, JoinSpec, LiarSpec, SlowNodes, WorldSpec
-from sim.worlds.settling import check_world, require_settled, settle
+from sim import ChurnSpec, CrashSpec, JoinSpec, LiarSpec, SlowNodes, WorldSpec, check_world, require_settled, settle
 
 CHANCE = WorldSpec(
     slow=(SlowNodes(nodes=(0,), far_s=1), SlowNodes(count=9, speed=0.5)),

@@ -9,9 +9,20 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
-from sim.worlds.model import ChurnSpec, CrashSpec, JoinSpec, PartitionSpec, WorldSpec
-from sim.worlds.settling import settle
-from sim.worlds.timeline import Crash, Join, Rejoin, Restart, Separate, plan_faults
+from sim import (
+    ChurnSpec,
+    Crash,
+    CrashSpec,
+    Join,
+    JoinSpec,
+    PartitionSpec,
+    Rejoin,
+    Restart,
+    Separate,
+    WorldSpec,
+    plan_faults,
+    settle,
+)
 
 sys.path.insert(0, str(Path(__file__).parent))
 from world_specs import NODES, worlds

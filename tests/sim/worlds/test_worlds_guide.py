@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.worlds import model
-from sim.worlds.settling import settle
-from sim.worlds.timeline import plan_faults
-from sim.worlds.world import read_world
+from sim import SECTIONS, plan_faults, read_world, settle
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "reference" / "worlds.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```toml\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
@@ -27,5 +24,5 @@ def test_an_example_loads_and_can_be_planned(write, federation_of, text):
 def test_every_table_of_a_world_file_has_an_example():
     """But `[run]`; of `[liars]` where it sends to. All keys and attacks are in the generated reference."""
     shown = {name for example in EXAMPLES for name in re.findall(r"^\[+(\w+)\]", example, flags=re.MULTILINE)}
-    assert shown == {*model.SECTIONS} - {"run", "liars"}
+    assert shown == {*SECTIONS} - {"run", "liars"}
     assert "\n[liars]\n" in SIMULATE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from sim.worlds.model import ChurnSpec, CrashSpec, JoinSpec, LiarSpec, PartitionSpec, SlowNodes, WorldSpec
+from sim import ChurnSpec, CrashSpec, JoinSpec, LiarSpec, PartitionSpec, SlowNodes, WorldSpec
 
 NODES = 7
 TIMES = st.one_of(st.integers(1, 20).map(float), st.floats(1e-6, 20.0))

@@ -19,7 +19,7 @@ from p2pfl.config import Member
 from p2pfl.features.status import MOST_LINES, MOST_POINTS, Curves, VitalsTold
 from p2pfl.features.status.feature import time
 from p2pfl.learn import LOSS, Measure
-from p2pfl.reporting import FederationStatus, Vitals
+from p2pfl.reporting import FederationStatus, Vitals, realm_of, sign
 
 
 @pytest.fixture
@@ -207,6 +207,20 @@ def test_where_rows_are_rare_who_was_there_all_along_has_not_joined(clock):
     made = Made(200)
     run(made, clock, 170)
     assert not [event for event in made.feed.events if event.kind == "joined"]
+
+
+@pytest.mark.parametrize(("life", "rounds_before", "is_told"), [(0, 339, True), (0, 25, False), (1, 339, False)])
+def test_a_node_whose_log_ends_long_before_what_it_has_signed_says_so_once(made, clock, life, rounds_before, is_told):
+    """A kill may lose a few rounds, and one that has begun a new life knows that it has lost them all."""
+    run(made, clock, 2)
+    made.rounds[0] = float(rounds_before)
+    own = msgspec.structs.replace(made.display.vitals(), counter=900)
+    later = sign(msgspec.structs.replace(own, life=own.life + life), identity_of(0), realm_of(made.federation))
+    made.rounds[0] = 17.0
+    for peer in (1, 4):
+        made.display.hear(peer, VitalsTold(rows=((0, later),)))
+    said = [event.text for event in made.feed.events if event.kind == "state-behind"]
+    assert said == ["it has signed a report of round 339, but its state on disk ended at round 17"] * is_told
 
 
 def test_nonsense_from_a_neighbor_stops_nothing(made, clock):

@@ -203,6 +203,7 @@ class Display:
             self._spent.note_rows(peer)
 
     def _hear_own(self, vitals: Vitals) -> None:
+        self._news.hear_own(vitals, self.vitals())
         if self._spent is not None:
             self._spent.hear_own(vitals)
 

@@ -40,11 +40,19 @@ ALARMS: Mapping[str, AlarmText] = {
         advice="Update the older one when it suits you, so that all have the same fixes.",
         ended_by="software-agrees",
     ),
+    "state-behind": AlarmText(
+        means="A neighbor has a report that this node signed many rounds after those in its state: the log was cut, an "
+        "old copy was put back, or the disk had not kept what it confirmed.",
+        does="Goes on from the state that it has; its edges start anew with whole models.",
+        advice="If nobody put an old copy back, look for who can write to state_dir, and test the disk.",
+    ),
 }
 
 
 STARTING_S = 60.0
 """A member that appears within so many seconds counts as present from the start; longer if rows are rare."""
+ROUNDS_A_KILL_LOSES = 10
+"""A process that is killed may have reported this many rounds that its log does not have yet."""
 LINES = 12.0
 """The most events that may be reported in a burst for members other than neighbors; after that, one in five minutes."""
 LINES_PER_S = 1 / 300
@@ -108,6 +116,13 @@ class MemberNews:
             self.feed.settle("software-agrees", member)
         elif not self.feed.stands("software-differs", member):
             self.raise_alarm("software-differs", member, text)
+
+    def hear_own(self, signed: Vitals, own: Vitals) -> None:
+        """Compare this node's row with one that an earlier process of it has signed and a neighbor still has."""
+        if signed.life == own.life and signed.rounds > own.rounds + ROUNDS_A_KILL_LOSES:
+            text = f"it has signed a report of round {signed.rounds}, but its state on disk ended at round {own.rounds}"
+            if not self.feed.reword("state-behind", None, text):
+                self.raise_alarm("state-behind", None, text)
 
     def forget(self, member: int) -> None:
         """Forget a former member."""

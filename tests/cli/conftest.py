@@ -64,6 +64,12 @@ def p2pfl(capsys, tmp_path, monkeypatch):
     return p2pfl
 
 
+@pytest.fixture
+def ward(p2pfl, tmp_path):
+    assert p2pfl("new", "ward", "--nodes", "4").code == 0
+    return tmp_path / "ward"
+
+
 def change(file, right, wrong):
     text = file.read_text(encoding="utf-8")
     assert right in text

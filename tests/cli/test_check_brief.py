@@ -5,19 +5,11 @@ from __future__ import annotations
 import json
 import re
 
-import pytest
-
 from p2pfl.cli import merged
 from p2pfl.console.output import size
 from tests.cli.conftest import change
 
 NAMES = [f"node{index}" for index in range(12)]
-
-
-@pytest.fixture
-def ward(p2pfl, tmp_path):
-    p2pfl("new", "ward", "--nodes", "4")
-    return tmp_path / "ward"
 
 
 def facts(outcome):

@@ -12,15 +12,8 @@ from p2pfl.node import load_learner
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--compressor", "q3"], "--compressor: unknown stage 'q3'"),
-        (["--compressor", "q8+top-k:0.1"], "--compressor: q8+top-k: top-k comes before q8 (found 'q8+top-k:0.1')"),
-        (["--compressor", 'q4"'], "--compressor: unknown stage"),
         (["--compressor", "top-k:2411"], "--compressor: 2411 values to keep, of 2410"),
-        (["--compressor", "q2:stochastic"], "--compressor: q2:stochastic is gone: use q2"),
-        (["--rule", "hampl"], "--rule: unknown rule 'hampl': did you mean hampel? (found 'hampl')"),
-        (["--partition", "x"], "--partition: no such partition"),
         (["--topology", "rng"], "--topology: unknown topology"),
-        (["--topology", "random-regular:degre=3"], "--topology: random-regular: unknown parameter"),
     ],
 )
 def test_a_mistake_names_the_option_and_no_file(p2pfl, tmp_path, arguments, said):
@@ -34,7 +27,8 @@ def test_a_mistake_names_the_option_and_no_file(p2pfl, tmp_path, arguments, said
 def test_all_mistakes_are_told_at_once(p2pfl):
     outcome = p2pfl("demo", "--compressor", "q3", "--rule", "hampl", "--partition", "x")
     told = [line.split(":")[1].strip() for line in outcome.err.splitlines()]
-    assert told == ["--compressor", "--rule", "--partition"]
+    assert (outcome.code, told) == (2, ["--compressor", "--rule", "--partition"])
+    assert "federation.toml" not in outcome.err
 
 
 def test_a_graph_that_falls_apart_for_this_seed_alone_names_the_option(p2pfl, tmp_path):

@@ -15,20 +15,10 @@ from p2pfl.fleet import GROUP, find_attackers
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (
-            ["--byzantine", "9", "--attack", "mimic"],
-            "--byzantine: no honest node is left of 8 (found 9); allowed: 0 to 7",
-        ),
         (["--byzantine", "8"], "--byzantine: no honest node is left of 8"),
         (["--byzantine", "1"], "--byzantine: liars without an attack"),
         (["--attack", "alie"], "--attack: an attack without liars"),
         (["--byzantine", "1", "--attack", "flatter"], "--attack: no such attack (found 'flatter'); allowed: sign-flip"),
-        (["--byzantine", "1", "--attack", "mimic:3"], "--attack: mimic takes no parameter"),
-        (
-            ["--byzantine", "1", "--attack", "noise:-1"],
-            "--attack: attack noise: write noise:SIGMA, SIGMA a number above 0",
-        ),
-        (["--byzantine", "1", "--attack", "mimic", "--rule", "hampl"], "--rule: unknown rule 'hampl'"),
     ],
 )
 def test_a_mistake_ends_the_demo_before_anything_is_made(p2pfl, tmp_path, arguments, said):
@@ -76,35 +66,19 @@ def test_liars_are_found_by_the_name_of_their_entry_point_alone():
     assert type(find_attackers()) is type(found)
 
 
-@pytest.fixture
-def federation(p2pfl, tmp_path, request):
-    """Six nodes, from a rule and a topology."""
-    rule, topology = request.param
-    p2pfl("new", "ward", "--task", "digits", "--nodes", 6, "--topology", topology)
-    file = tmp_path / "ward" / "federation.toml"
-    text = file.read_text()
-    assert 'rule = "mean"' in text
-    file.write_text(text.replace('rule = "mean"', f'rule = "{rule}"'))
-    return load_config(file)
-
-
 @pytest.mark.parametrize(
-    ("federation", "liars", "said"),
+    ("rule", "liars", "said"),
     [
-        (("mean", "complete"), ["node1"], "trusts every neighbor: expect malicious nodes to ruin"),
-        (("trimmed-mean:b=1", "complete"), ["node1"], None),
+        ("mean", ["node1"], ["trusts every neighbor: expect malicious nodes to ruin"]),
+        ("trimmed-mean:b=1", ["node1"], []),
         (
-            ("trimmed-mean:b=1", "complete"),
+            "trimmed-mean:b=1",
             ["node1", "node2"],
-            "2 malicious among the neighbors of a node, trimmed-mean:b=1 tolerates 1",
+            ["2 malicious among the neighbors of a node, trimmed-mean:b=1 tolerates 1"],
         ),
-        (("trimmed-mean:b=2", "complete"), ["node1", "node2"], None),
     ],
-    indirect=["federation"],
 )
-def test_the_demo_warns_where_the_rule_will_not_bear_the_liars(federation, liars, said):
-    warnings = about_liars(federation, liars)
-    if said is None:
-        assert warnings == []
-    else:
-        assert [said in warning for warning in warnings] == [True]
+def test_the_demo_warns_where_the_rule_will_not_bear_the_liars(p2pfl, tmp_path, rule, liars, said):
+    p2pfl("new", "ward", "--task", "digits", "--nodes", 6, "--topology", "complete", "--rule", rule)
+    warnings = about_liars(load_config(tmp_path / "ward"), liars)
+    assert [words in warning for words, warning in zip(said, warnings, strict=True)] == [True] * len(said)

@@ -37,16 +37,12 @@ def test_the_last_durable_round_is_scored_on_the_test_set_and_on_the_nodes_own_d
     assert 0 < report["local_loss"] < 2
 
 
-def test_the_state_folder_and_the_exported_file_give_the_same(p2pfl, learned, tmp_path):
+def test_the_state_folder_that_of_the_federation_and_the_exported_file_give_the_same(p2pfl, learned, tmp_path):
     told = p2pfl("evaluate", learned / "node0", "--format", "json").out
     assert p2pfl("evaluate", learned / "node0" / "state", "--format", "json").out == told
+    assert p2pfl("evaluate", learned, "--node", "node0", "--format", "json").out == told
     assert p2pfl("export", learned / "node0", "-o", "m.safetensors").code == 0
     assert p2pfl("evaluate", "m.safetensors", "--federation", learned, "--format", "json").out == told
-
-
-def test_the_folder_of_the_federation_will_do_with_the_node(p2pfl, learned):
-    told = p2pfl("evaluate", learned / "node0", "--format", "json").out
-    assert p2pfl("evaluate", learned, "--node", "node0", "--format", "json").out == told
 
 
 def test_the_table_leaves_out_what_there_is_not(p2pfl, learned):
@@ -115,18 +111,15 @@ def test_a_mistake_is_a_line_that_says_what_is_wrong(p2pfl, learned, arguments, 
     assert outcome.err.count("\n") == 1
 
 
-def test_the_state_of_another_federation_is_refused(p2pfl, copy):
-    change(copy / "federation.toml", 'name = "ward"', 'name = "other"')
-    outcome = p2pfl("evaluate", copy / "node0")
-    assert outcome.code == 2
-    assert "federation: this is the state of another federation (found 'ward'); allowed: other" in outcome.err
-
-
-def test_the_state_of_another_model_is_refused(p2pfl, copy):
+def test_the_state_of_another_model_or_federation_is_refused(p2pfl, copy):
     change(copy / "task.py", "UNITS = 20", "UNITS = 21")
     outcome = p2pfl("evaluate", copy / "node0")
     assert outcome.code == 2
     assert "model: this is the state of another model" in outcome.err
+    change(copy / "federation.toml", 'name = "ward"', 'name = "other"')
+    outcome = p2pfl("evaluate", copy / "node0")
+    assert outcome.code == 2
+    assert "federation: this is the state of another federation (found 'ward'); allowed: other" in outcome.err
 
 
 def test_the_file_of_another_model_or_federation_is_refused(p2pfl, learned, copy):

@@ -104,13 +104,6 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(p2pfl, learned, tmp_path, 
     assert file.read_bytes() == b"mine"
 
 
-def test_a_node_that_never_ran_has_nothing_to_export(p2pfl, learned, tmp_path):
-    outcome = p2pfl("export", learned / "node1", "-o", "m")
-    assert outcome.code == 2
-    assert "no state here" in outcome.err
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -18,14 +18,6 @@ def test_a_folder_stands_for_the_key_in_it(p2pfl, tmp_path):
     assert p2pfl("key", "pi1").out == p2pfl("key", "pi1/node.key").out
 
 
-def test_a_secret_that_others_may_read_is_refused(p2pfl, tmp_path):
-    p2pfl("key", "node.key")
-    (tmp_path / "node.key").chmod(0o644)
-    outcome = p2pfl("key", "node.key")
-    assert (outcome.code, outcome.out) == (2, "")
-    assert "chmod 600" in outcome.err
-
-
 def test_another_file_is_not_overwritten_and_not_quoted(p2pfl, tmp_path):
     (tmp_path / "node.key").write_text("a secret of another kind", encoding="utf-8")
     (tmp_path / "node.key").chmod(0o600)

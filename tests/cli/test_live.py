@@ -97,6 +97,13 @@ def test_words_stand_left_and_figures_right_and_a_node_that_has_said_nothing_has
     assert out.getvalue().count("pi2") == 1
 
 
+def test_the_live_view_has_star_and_footnote():
+    out = io.StringIO()
+    Console(file=out, width=120).print(view(LiveView(fleet_of(child("node1", LINE))).overview(), width=120))
+    assert out.getvalue().strip().endswith(NOTE)
+    assert " 0.835*   0.500* " in out.getvalue()
+
+
 def test_on_a_terminal_the_table_is_drawn(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     live_view = LiveView(fleet_of(child("pi1", line("pi1", 4))))
@@ -154,16 +161,6 @@ def test_the_star_stands_beside_the_figure_and_nowhere_else():
     assert footnote([35]) == [NOTE]
     assert footnote([35, 3]) == [NOTE.replace("35", "3 to 35")]
     assert footnote([]) == []
-
-
-def test_the_live_view_has_star_and_footnote(tmp_path):
-    training = SimpleNamespace(rounds=40)
-    federation = SimpleNamespace(name="ward", topology="ring", training=training, privacy=None, in_step_by="")
-    drawn = LiveView(SimpleNamespace(federation=federation, children=[real_child(tmp_path)], elapsed_s=3.0))
-    out = io.StringIO()
-    Console(file=out, width=120).print(view(drawn.overview(), width=120))
-    assert out.getvalue().strip().endswith(NOTE)
-    assert " 0.835*   0.500* " in out.getvalue()
 
 
 def test_a_line_for_a_reader_says_after_which_round_it_was_tested():

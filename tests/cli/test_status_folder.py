@@ -21,12 +21,6 @@ def patience(monkeypatch):
 
 
 @pytest.fixture
-def ward(p2pfl, tmp_path):
-    assert p2pfl("new", "ward", "--nodes", "4").code == 0
-    return tmp_path / "ward"
-
-
-@pytest.fixture
 def dead_process():
     """The number of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])

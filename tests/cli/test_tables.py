@@ -264,19 +264,6 @@ def test_check_shows_what_nodes_would_give_to_agree_on_a_schema(p2pfl, hospitals
     assert "nothing is used but this" in p2pfl("check", "h", "--all").out
 
 
-def test_an_onnx_file_is_for_others(p2pfl, sites, tmp_path):
-    (tmp_path / "model.onnx").write_bytes(b"any")
-    outcome = p2pfl("predict", "model.onnx", "north.csv")
-    assert outcome.code == 2
-    assert "onnxruntime" in outcome.err
-
-
-def test_a_model_of_another_task_scores_no_table(p2pfl, sites, learned):
-    outcome = p2pfl("predict", learned / "node0", "north.csv")
-    assert outcome.code == 2
-    assert "is not of a csv task" in outcome.err
-
-
 def test_a_node_is_scored_by_its_folder_and_its_own_table_is_no_test(p2pfl, hospitals, trained):
     trained(hospitals, "south", 1)
     outcome = p2pfl("score", hospitals / "south", "north.csv", "--format", "json")

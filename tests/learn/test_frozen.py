@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from p2pfl import Federation, load_federation
-from p2pfl.config import NOT_FROZEN, TaskConfig, TrainingConfig, federation_text, load_config, load_node, node_file
+from p2pfl.config import NOT_FROZEN, TrainingConfig, federation_text, load_config, load_node, node_file
 from p2pfl.crypto import FederationMismatch
 from p2pfl.errors import UserError
-from p2pfl.learn import FlatModule, RoundStart, Task, from_safetensors, learner_for, make_learner, to_safetensors
+from p2pfl.learn import FlatModule, RoundStart, Task, from_safetensors, learner_for, to_safetensors
 from p2pfl.node import binding, make_node, read_setup
 from sim import World, simulate
 
@@ -167,19 +167,3 @@ def test_new_federations_do_not_send_frozen_values_and_older_files_still_do(tmp_
     file.write_text(file.read_text(encoding="utf-8").replace("share_frozen = false\n", ""), encoding="utf-8")
     assert load_config(file).gossip.share_frozen is True
     assert load_federation(file).config.gossip.patterns == ("*",)
-
-
-def test_a_learner_of_the_task_s_own_shares_everything_as_before(tmp_path):
-    learner = make_learner(
-        TaskConfig(name="quadratic"),
-        TrainingConfig(),
-        seed=0,
-        node_index=0,
-        node_count=2,
-        node_name="a",
-        base_dir=tmp_path,
-        local={},
-        local_dir=tmp_path,
-        share=("*", NOT_FROZEN),
-    )
-    assert learner.size == 16

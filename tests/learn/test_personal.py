@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from p2pfl.config import TaskConfig, TrainingConfig
+from p2pfl.config import NOT_FROZEN, TaskConfig, TrainingConfig
 from p2pfl.errors import LearningError, UserError
 from p2pfl.learn import FlatModule, RoundStart, Task, from_safetensors, learner_for, make_learner, to_safetensors
 from p2pfl.methods import Variate
@@ -382,7 +382,8 @@ def test_integer_tensors_cannot_be_shared(split):
 def test_a_task_with_a_learner_of_its_own_shares_all_or_nothing(tmp_path):
     place = {"seed": 0, "node_index": 0, "node_count": 2, "node_name": "a", "base_dir": tmp_path, "local": {}}
     given = {**place, "local_dir": tmp_path, "file": tmp_path / "federation.toml"}
-    assert make_learner(TaskConfig(name="quadratic"), TrainingConfig(), **given).personal == 0
+    whole = make_learner(TaskConfig(name="quadratic"), TrainingConfig(), **given, share=("*", NOT_FROZEN))
+    assert (whole.size, whole.personal) == (16, 0)
     with pytest.raises(UserError) as caught:
         make_learner(TaskConfig(name="quadratic"), TrainingConfig(), **given, share=("w",))
     assert (caught.value.key, caught.value.value, caught.value.allowed) == ("gossip.share", "w", "*")

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from p2pfl.config import TaskConfig, TrainingConfig
 from p2pfl.errors import LearningError, UserError
-from p2pfl.learn import RoundStart, TorchLearner, make_learner, seeded
+from p2pfl.learn import RoundStart, make_learner, seeded
 from p2pfl.methods import Method, Variate
 
 
@@ -157,15 +157,6 @@ def test_training_is_what_a_plain_loop_of_torch_does(learner):
     np.testing.assert_allclose(outcome.vector, expected, atol=1e-6)
 
 
-def test_a_correction_is_added_to_every_gradient(learner):
-    training = TrainingConfig(local_steps=4, learning_rate=0.5)
-    mine = learner(training=training, loss=lambda outputs, _: 0.0 * outputs.sum())
-    start = mine.initial()
-    correction = np.linspace(-1, 1, mine.size, dtype=np.float32)
-    outcome = mine.train(RoundStart(start, {"correction": correction}, Variate()), 0)
-    np.testing.assert_allclose(outcome.vector, start - 4 * 0.5 * correction, atol=1e-6)
-
-
 def test_a_correction_adds_to_the_gradient_of_the_data(learner):
     training = TrainingConfig(local_steps=1, batch_size=50, learning_rate=0.5)
     mine = learner(training=training)
@@ -215,12 +206,6 @@ def test_every_optimizer_lowers_the_loss_and_reports_what_it_did(learner, optimi
     outcome = mine.train(RoundStart(mine.initial()), 0)
     assert (outcome.steps, outcome.learning_rate, outcome.samples) == (30, 0.02, mine.samples)
     assert mine.evaluate(outcome.vector, "local").loss < mine.evaluate(mine.initial(), "local").loss
-
-
-def test_local_epochs_count_passes(learner):
-    mine = learner(training=TrainingConfig(local_steps=None, local_epochs=3, batch_size=16))
-    outcome = mine.train(RoundStart(mine.initial()), 0)
-    assert (outcome.steps, outcome.samples) == (3 * 4, 50)
 
 
 def test_a_diverging_round_is_reported_not_raised(learner):
@@ -326,10 +311,3 @@ def test_the_generator_is_put_back_even_when_training_fails():
     with pytest.raises(KeyError), seeded(1):
         fail()
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_torch_learner_takes_vectors_of_its_own_size_only(learner):
-    mine = learner()
-    assert isinstance(mine, TorchLearner)
-    with pytest.raises(ValueError, match="shape"):
-        mine.train(RoundStart(np.zeros(3, dtype=np.float32)), 0)

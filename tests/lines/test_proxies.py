@@ -136,6 +136,7 @@ async def test_a_proxy_that_lies_is_named_and_not_quoted(answer, says, monkeypat
         (b"HTTP/1.1 101 x\r\nEVIL\r\n\r\n", "does not speak HTTP"),
         (b"HTTP/1.1 301 EVIL\r\nLocation: http://evil/\r\n\r\n", "redirects: use the address to which it"),
         (b"HTTP/1.1 400 EVIL\r\nContent-Length: 0\r\n\r\n", "answers 400 in place of a WebSocket: wss:// if TLS"),
+        (b"HTTP/1.1 502 EVIL\r\nContent-Length: 0\r\n\r\n", "does not reach the node behind it (502)"),
         (b"HTTP/1.1 100 EVIL\r\n\r\n" * 3000, "closed in place of an answer"),
     ],
 )
@@ -364,35 +365,3 @@ def test_real_nodes_learn_through_squid(certificates, tmp_path):
         sites.learn()
     for text in (*said, sites.log(0), sites.log(1)):
         assert SECRET not in text
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_real_nodes_go_on_until_the_certificate_is_renewed(certificates, tmp_path, monkeypatch):
-    """Log and doctor say what is wrong with it. It is read again within a minute."""
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificates.cert("authority")))
-    (node,) = free_ports(1)
-    sites = Sites(tmp_path)
-    sites.listen(0, node)
-    sites.own(0, '[network]\ncert = "tls.crt"\nkey = "tls.key"\n')
-    sites.address(0, f"wss://localhost:{node}/p2pfl")
-    sites.address(1, None)
-
-    def renew(name):
-        for kind, file in (("crt", certificates.cert(name)), ("key", certificates.key(name))):
-            (sites.path / f"node0/tls.{kind}").write_bytes(file.read_bytes())
-            (sites.path / f"node0/tls.{kind}").chmod(0o600)
-
-    renew("expired")
-    with sites.running(0), sites.running(1):
-        for name, says, does in (
-            ("expired", "its certificate has expired by the clock of this machine (20", "renew it there; or, if that"),
-            ("other", "its certificate is not for localhost", "use the name in it, or pin it"),
-        ):
-            renew(name)
-            sites.until(lambda: says in sites.log(1))  # noqa: B023
-            assert does in sites.log(1)
-            assert says in (said := sites.doctor(1))
-            assert does in said
-        renew("good")
-        sites.until(lambda: "session with node1 is open" in sites.log(0))

@@ -6,14 +6,13 @@ import asyncio
 import os
 import re
 import signal
-import ssl
 import sys
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
-from p2pfl.net import DialError, Limits, UnreachedError, dial_websocket, open_browserless, parse_address
+from p2pfl.net import Limits, UnreachedError, dial_websocket, open_browserless, parse_address
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from line_kit import Sites, caddy, nginx, running
@@ -143,20 +142,6 @@ def test_the_nginx_of_the_docs_waits_longer_than_a_session_may_be_silent():
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @SERVERS
-def test_real_nodes_learn_through_the_web_server_of_the_docs(server, block, certificates, tmp_path):
-    port, node = free_ports(2)
-    sites = Sites(tmp_path)
-    sites.listen(0, node)
-    sites.address(0, f"wss://localhost:{port}/p2pfl")
-    sites.address(1, None)
-    assert "no mistakes" in sites.say("check", sites.path)
-    with server(block(certificates, port, f"127.0.0.1:{node}"), port):
-        sites.learn({"SSL_CERT_FILE": str(certificates.cert("authority"))})
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-@SERVERS
 def test_real_nodes_learn_at_a_relay_behind_the_web_server_of_the_docs(server, block, certificates, tmp_path):
     port, place = free_ports(2)
     url = f"wss://localhost:{port}/p2pfl"
@@ -168,44 +153,3 @@ def test_real_nodes_learn_at_a_relay_behind_the_web_server_of_the_docs(server, b
         server(block(certificates, port, f"127.0.0.1:{place}"), port),
     ):
         sites.learn({"SSL_CERT_FILE": str(certificates.cert("authority"))})
-
-
-async def test_a_server_that_ends_tls_needs_nothing_of_the_node(federation, certificates):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates.cert("good"), certificates.key("good"))
-    async with federation.node(0) as a:
-        pumps = set()
-
-        async def pump(source, sink):
-            while data := await source.read(65536):
-                sink.write(data)
-            sink.close()
-
-        async def accept(reader, writer):
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", a.links.port)
-            pumps.add(asyncio.create_task(pump(reader, far_writer)))
-            pumps.add(asyncio.create_task(pump(far_reader, writer)))
-
-        server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=context)
-        await meets_behind(federation, a, server.sockets[0].getsockname()[1])
-        server.close()
-        await asyncio.gather(*pumps, return_exceptions=True)
-
-
-async def test_a_web_server_without_its_node_is_named(certificates):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates.cert("good"), certificates.key("good"))
-
-    async def refuse(reader, writer):
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(refuse, "127.0.0.1", 0, ssl=context)
-    address = parse_address(f"wss://localhost:{server.sockets[0].getsockname()[1]}", "address")
-    async with open_browserless() as http:
-        with pytest.raises(UnreachedError, match="does not reach the node behind it") as found:
-            await dial_websocket(http, address)
-    assert found.value.hurdle is DialError.NOT_A_NODE
-    server.close()

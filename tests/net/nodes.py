@@ -131,9 +131,10 @@ class Federation:
 
 
 class Relay:
-    """Forwards TCP to `target`. `pull_cable` leaves both ends connected to nothing, for ever silent."""
+    """Forwards TCP to `target`, `delay_s` late. `pull_cable` leaves both ends connected to nothing, for ever silent."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, delay_s: float = 0.0) -> None:
+        self.delay_s = delay_s
         self.host, _, self.port = target.partition(":")
         self.address = ""
         self.near: list[asyncio.StreamWriter] = []
@@ -168,6 +169,7 @@ class Relay:
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         try:
             while data := await source.read(65536):
+                await asyncio.sleep(self.delay_s)
                 sink.write(data)
                 await sink.drain()
         except OSError:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from nodes import UPGRADE
+from nodes import UPGRADE, Relay
 
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Initiator
@@ -117,38 +117,6 @@ def test_addresses_that_one_peer_has_as_it_likes_are_one_group(one, other, alike
     assert (group_of(one) == group_of(other)) is alike
 
 
-async def stall(source, sink, delay_s):
-    with suppress(OSError):
-        while data := await source.read(65536):
-            await asyncio.sleep(delay_s)
-            sink.write(data)
-    sink.transport.abort()
-
-
-@asynccontextmanager
-async def slow_line(port, delay_s):
-    """The address of a relay that holds up whatever goes through, each way."""
-    pumps, writers = set(), []
-
-    async def accept(near_reader, near):
-        writers.append(near)
-        with suppress(OSError):
-            far_reader, far = await asyncio.open_connection("127.0.0.1", port)
-            writers.append(far)
-            for ends in ((near_reader, far), (far_reader, near)):
-                pumps.add(asyncio.create_task(stall(*ends, delay_s)))
-
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        for pump in pumps:
-            pump.cancel()
-        for writer in writers:
-            writer.transport.abort()
-
-
 def descriptors():
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
@@ -211,11 +179,11 @@ async def besieged(crowd):
 async def neighbors_in(federation, node, limits, delay_s):
     """Of TRIES neighbors, each of which dials once."""
     came_in = 0
-    async with slow_line(node.links.port, delay_s) as address:
+    async with Relay(node.address(), delay_s) as slow:
         for _ in range(TRIES // ABREAST):
             async with AsyncExitStack() as stack:
                 tries = [
-                    await stack.enter_async_context(federation.node(1 + number, {0: address}, limits=limits))
+                    await stack.enter_async_context(federation.node(1 + number, {0: slow.address}, limits=limits))
                     for number in range(ABREAST)
                 ]
                 with suppress(TimeoutError):
@@ -230,7 +198,7 @@ async def neighbors_in(federation, node, limits, delay_s):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("opening", "delay_s"),
-    [pytest.param(b"", 0.05, marks=pytest.mark.long), (b"", 0.1), pytest.param(UPGRADE, 0.05, marks=pytest.mark.long)],
+    [(b"", 0.05), (b"", 0.1), (UPGRADE, 0.05)],
     ids=["idle, 50 ms", "idle, 100 ms", "upgraded and idle, 50 ms"],
 )
 async def test_idlers_at_the_neighbors_own_address_keep_no_neighbor_out(federation, quick, delay_s, opening):

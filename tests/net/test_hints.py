@@ -31,13 +31,6 @@ async def test_hints_are_tried_where_the_configured_address_fails(federation):
         assert str(a.links._dialer.routes[1].worked) == b.address()
 
 
-async def test_the_configured_address_is_tried_first_and_no_hint_takes_its_place(federation):
-    async with federation.node(1) as b, federation.node(0, {1: b.address()}) as a:
-        a.links.hint(1, [NOWHERE])
-        await b.until(lambda: b.open and a.open)
-        assert [str(place) for place in a.links._dialer.route(1).addresses()] == [b.address(), NOWHERE]
-
-
 async def test_a_neighbor_with_a_session_is_not_dialed_when_a_hint_comes(federation):
     async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
         await b.until(lambda: b.open and a.open)
@@ -81,13 +74,6 @@ async def test_few_hints_are_dialed_in_one_go_the_newest_first_and_then_the_othe
     assert route.next_go() == places([7, 0, 1, 2])
     assert route.next_go() == places([3, 4, 5, 6])
     assert route.next_go() == places([7, 0, 1, 2])
-
-
-async def test_of_a_member_that_is_nobody_to_dial_few_hints_are_kept():
-    route = Route()
-    for number in range(100):
-        route.hint(places([number]), most=MOST_HINTS)
-    assert len(route.hints) == MOST_HINTS
 
 
 async def test_between_hints_the_configured_address_and_the_one_that_has_worked_are_dialed_again():
@@ -139,14 +125,6 @@ async def test_an_address_that_has_worked_is_kept_however_many_come():
     for number in range(2, MOST_KEPT):
         route.hint(places([number, number + 3000]))
     assert route.next_go()[0] == places([1])[0]
-
-
-async def test_a_neighbor_is_found_though_newer_hints_are_forged(federation):
-    async with federation.node(1) as b, federation.node(0) as a:
-        a.links.hint(1, [b.address()])
-        for number in range(1, 4 * MOST_HINTS):
-            a.links.hint(1, [f"127.0.1.{number}:1"])
-        await b.until(lambda: b.open and a.open)
 
 
 async def test_a_hint_that_is_known_brings_no_dial_forward():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
 from contextlib import suppress
@@ -230,16 +229,6 @@ async def test_empty_chunks_are_worth_no_more_than_an_honest_end_sends(federatio
         assert a.links.counters.peers[1].faults == 1
 
 
-async def test_nodes_may_start_in_any_order(federation, caplog):
-    caplog.set_level(logging.INFO)
-    async with federation.node(0) as placeholder:
-        address = placeholder.address()
-    async with federation.node(1, {0: address}) as b:
-        await b.until(lambda: f"node 0 at {address} does not answer yet" in caplog.text)
-        async with federation.node(0, listen=address) as a:
-            await b.until(lambda: b.open and a.open)
-
-
 async def test_messages_to_no_session_or_an_old_one_are_dropped(federation):
     async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
         a.links.send(1, 1, Ready(version=1))
@@ -273,17 +262,6 @@ async def test_a_neighbor_that_is_given_a_rest_opens_no_session_until_it_is_over
         assert a.kinds() == ["open", "close"]
         table.rest(other, 0.0)
         await a.until(lambda: a.open and b.open)
-
-
-async def test_an_aborted_connection_is_opened_again_with_a_higher_number(federation):
-    async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
-        await b.until(lambda: b.open and a.open)
-        first = b.open[0]
-        for transport in a.sockets():
-            transport.abort()
-        await b.until(lambda: "close" in b.kinds() and a.open and b.open)
-        assert b.open[0] > first
-        assert b.kinds() == ["open", "close", "open"]
 
 
 async def test_a_session_is_renewed_by_its_dialer(federation, quick):

@@ -101,12 +101,6 @@ async def test_forged_host_and_origin_are_refused(site, path):
             assert "pi-1" not in text
 
 
-async def test_our_own_page_may_ask(site):
-    async with page_of(site) as page:
-        code, _, _ = await ask(page, "/federation", headers={"Origin": f"http://127.0.0.1:{page.port}"})
-    assert code == 200
-
-
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 async def test_nothing_can_be_changed(site, method):
     async with page_of(site) as page:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from p2pfl.core import Ready, Resync
 from p2pfl.errors import UserError
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from memory_kit import MemoryNetwork
-from message_kit import REQUEST
 from ports import free_ports
 from relay_kit import RelayHere, by_relay
 
@@ -51,18 +48,6 @@ async def test_messages_arrive_in_order_and_both_ends_count_the_same_bytes(carri
             assert (ours.messages_sent, theirs.messages_received) == (50, 50)
     assert [message.incarnation for message in b.messages()] == list(range(50))
     assert [message.incarnation for message in a.messages()] == list(range(1000, 1050))
-
-
-async def test_a_long_body_arrives_whole(carried):
-    body = os.urandom(5_000_000)
-    a = carried(0)
-    async with a.links:
-        b = carried(1, {0: a.address()})
-        async with b.links:
-            await b.until(lambda: b.open and a.open)
-            a.send(1, structs.replace(REQUEST, body=body))
-            await b.until(lambda: b.kinds().count("message") == 1)
-            assert bytes(b.messages()[0].body) == body
 
 
 async def test_two_that_dial_each_other_have_one_session(carried, quick):

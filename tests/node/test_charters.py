@@ -111,16 +111,6 @@ def test_of_one_that_no_admin_has_signed_nothing_is_read_and_nothing_is_told(nod
         node.keeper.offer(forged.packed())
 
 
-def test_after_a_wipe_nothing_is_known(node):
-    node.keeper.offer(NEXT.packed())
-    shutil.rmtree(node.folder)
-    node.folder.mkdir()
-    node.start()
-    assert node.keeper.version == 0
-    node.keeper.offer(first(WARD).packed())
-    assert node.edition == first(WARD).edition
-
-
 @pytest.mark.parametrize(
     "raw",
     [

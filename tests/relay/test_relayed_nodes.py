@@ -100,10 +100,7 @@ async def test_who_has_neither_ticket_nor_token_says_so_and_tries_again(federati
         raise UserError("no ticket for pi1")
 
     async with RelayHere(network) as relay:
-        made = parts(network, federation.identities[0])
-        link = RelayLink(
-            relay.url, type(made)(**{name: getattr(made, name) for name in made.__slots__} | {"answer": nothing})
-        )
+        link = RelayLink(relay.url, replace(parts(network, federation.identities[0]), answer=nothing))
         task = asyncio.create_task(link.keep(nobody))
         await until(lambda: "no ticket" in link.why)
         task.cancel()

@@ -236,6 +236,34 @@ def processes(field: Field) -> Iterator[Run]:
                 process.kill()
 
 
+@contextmanager
+def commands() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """A function that starts `p2pfl` with these arguments; none outlives the block, and no node its launcher."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen([*P2PFL, *arguments], start_new_session=True, **pipes))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+
+
+def wait_for(look: Callable[[], Any], what: str, *, deadline_s: float = 100.0) -> Any:
+    end = time.monotonic() + deadline_s
+    while not (found := look()):
+        if time.monotonic() > end:
+            raise WaitedInVainError(f"waited in vain for {what}")
+        time.sleep(POLL_S)
+    return found
+
+
 def wait_all(running: Mapping[str, Process], deadline_s: float) -> dict[str, int | None]:
     """Exit codes; of those that are not done in time and are stopped therefore, None."""
     end = time.monotonic() + deadline_s

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,10 +14,9 @@ from p2pfl.cli.main import main
 from p2pfl.node import replay
 from p2pfl.storage import peek
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from ports import free_ports
+sys.path.insert(0, str(Path(__file__).parent))
+from real_field import Field, change, commands, wait_for
 
-P2PFL = [sys.executable, "-m", "p2pfl.cli.main"]
 DEADLINE_S = 100
 LONG_DEADLINE_S = 250
 ENDLESS = 100_000
@@ -55,37 +51,8 @@ task = Task()
 
 @pytest.fixture
 def start():
-    """Start commands; none outlives the test, and no node its launcher."""
-    started = []
-
-    def start(*arguments, **options):
-        started.append(
-            subprocess.Popen(
-                [*P2PFL, *arguments],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-                **options,
-            )
-        )
-        return started[-1]
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
-
-
-def wait_for(look, what):
-    end = time.monotonic() + DEADLINE_S
-    while time.monotonic() < end:
-        found = look()
-        if found:
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"waited in vain for {what}")
+    with commands() as start:
+        yield start
 
 
 def descendants(pid):
@@ -109,15 +76,8 @@ def children(process):
     return found
 
 
-def change(ward, pattern, new):
-    file = ward / "federation.toml"
-    text, times = re.subn(rf"(?m)^{pattern}$", new, file.read_text())
-    assert times == 1
-    file.write_text(text)
-
-
 def set_rounds(ward, rounds):
-    change(ward, "rounds = .*", f"rounds = {rounds}")
+    change(ward / "federation.toml", "(?m)^rounds = .*$", f"rounds = {rounds}")
 
 
 def has_learned(ward, name):
@@ -130,20 +90,8 @@ def has_learned(ward, name):
 @pytest.fixture
 def ward(tmp_path):
     """Four nodes of the torch-free task, whose rounds take a while."""
-    folder = tmp_path / "ward"
-    ports = ["--base-port", str(free_ports(4)[0])]
-    with pytest.raises(SystemExit) as made:
-        main(["new", str(folder), "--nodes", "4", *ports])
-    assert made.value.code == 0
-    file = folder / "federation.toml"
-    text = file.read_text().replace('name = "task.py:task"', 'name = "quadratic"\nstep_s = 0.05')
-    file.write_text(
-        text.replace("rounds = 40", "rounds = 60")
-        .replace("# linger_s = 30.0", "linger_s = 3.0")
-        .replace("# start_wait_s = 60.0", "start_wait_s = 3.0")
-    )
-    (folder / "task.py").unlink()
-    return folder
+    task = 'name = "quadratic"\nstep_s = 0.05'
+    return Field(tmp_path / "ward", 4, task=task, rounds=60, linger_s=3.0, start_wait_s=3.0).folder
 
 
 @pytest.mark.long
@@ -186,8 +134,8 @@ def test_eight_processes_with_two_digits_each_end_with_one_model_of_all_ten(star
 @pytest.mark.long
 def test_a_node_that_is_killed_is_named_at_once_and_the_others_finish_without_a_wait_for_it(start, ward):
     (ward / "gated.py").write_text(GATED)
-    change(ward, "linger_s = .*", "linger_s = 1000.0")
-    change(ward, 'name = "quadratic"\nstep_s = .*', 'name = "gated.py:task"')
+    change(ward / "federation.toml", "(?m)^linger_s = .*$", "linger_s = 1000.0")
+    change(ward / "federation.toml", 'name = "quadratic"\nstep_s = .*', 'name = "gated.py:task"')
     set_rounds(ward, 20)
     process = start("launch", str(ward), "--format", "json")
     wait_for(lambda: len(children(process)) == 4, "four processes")

@@ -1,7 +1,6 @@
 """Real processes, one of which lies: the honest end where they would without it, or are told beforehand why not.
 
-Eight nodes with four neighbors each; every report's figures are over honest nodes alone. The same federation under
-virtual time, where no machine is busy: `tests/sim/test_one_liar.py`.
+Eight nodes with four neighbors each; every report's figures are over honest nodes alone.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ def test_a_real_liar_climbs_the_loss_of_its_own_data(tmp_path, monkeypatch, atta
 
 @pytest.mark.long
 def test_under_the_mean_one_liar_ruins_what_the_honest_learn_and_the_demo_has_said_so(tmp_path, unharmed):
-    """How much all of them lose depends on when the liar gets a processor; the simulator has the figure."""
+    """How much all of them lose depends on when the liar gets a processor."""
     report, told = demo(tmp_path, "--rule", "mean", "--byzantine", "1", "--attack", "sign-flip")
     assert 'warning: rule = "mean" trusts every neighbor: expect malicious nodes to ruin' in told
     assert report["died"] == []

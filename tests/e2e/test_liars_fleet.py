@@ -5,87 +5,30 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import fields
 
 from p2pfl.cli import LiveView
-from p2pfl.cli.main import main
 from p2pfl.config import load_config
 from p2pfl.fleet import Fleet, History, Lies, final_report
-from p2pfl.reporting import MeanAndMax, NeighborStatus, NodeResult, Statistic
+from p2pfl.reporting import NodeResult, Statistic
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from ports import free_ports
+sys.path.insert(0, str(Path(__file__).parent))
+from real_field import Field
 
-BOUNDED = {
-    'name = "task.py:task"': 'name = "quadratic"',
-    "rounds = 40": "rounds = 2",
-    "# start_wait_s = 60.0": "start_wait_s = 5.0",
-    "# linger_s = 30.0": "linger_s = 0.1",
-}
-
-
-BOAST = NodeResult(
-    node="node1",
-    uptime_s=1.0,
-    phase="finished",
-    rounds=7,
-    rounds_without_neighbor=0,
-    version=7,
-    accuracy=1.0,
-    test_loss=1e9,
-    tested_round=7,
-    tested_version=7,
-    test_is_stale=False,
-    loss=1e9,
-    staleness=MeanAndMax(mean=9, max=9),
-    bytes_sent=10,
-    bytes_received=0,
-    messages_sent=1,
-    messages_received=0,
-    peers=0,
-    quarantined=1,
-    exchanges=0,
-    closing_rounds=0,
-    neighbor_distance=1e9,
-    disk_refuses=None,
-    federation="ward",
-    rounds_to_do=2,
-    durability="exchange",
-    samples=1,
-    alarms={},
-    failed_rounds=0,
-    through=True,
-    ended_by=None,
-    pace_set_by=None,
-    rule="mean",
-    liars=0,
-    liars_borne=0,
-    neighbors_needed=1,
-    rounds_mixed=None,
-    rounds_alone=None,
-    too_few_neighbors=None,
-    neighbors=[
-        NeighborStatus(
-            name="node0",
-            compressor="q4",
-            bytes_sent=0,
-            messages_sent=0,
-            standing=0.0,
-            faults={"flood": 9},
-            quarantines=9,
-        )
-    ],
-    finished=True,
-    resigned=False,
-    removed=False,
-    pid=1,
-    local_accuracy=1.0,
-    local_loss=1e9,
-    steps=7,
-    wall_time_s=1.0,
-    cpu_time_s=1.0,
-    cpu_time_running_s=1.0,
-    cpu_time_training_s=1.0,
+NEIGHBOR = {"name": "node0", "compressor": "q4", "bytes_sent": 0, "messages_sent": 0, "standing": 0.0}
+NOTHING = {one.name: 0 if one.type in (int, float) else None for one in fields(NodeResult) if one.required}
+LIKE_ANY = {"node": "node1", "federation": "ward", "rule": "mean", "durability": "exchange", "alarms": {}}
+BOAST = msgspec.convert(
+    NOTHING
+    | LIKE_ANY
+    | {"phase": "finished", "finished": True, "through": True}
+    | dict.fromkeys(("test_is_stale", "resigned", "removed"), False)
+    | {"rounds": 7, "staleness": {"mean": 9, "max": 9}, "accuracy": 1.0, "local_accuracy": 1.0}
+    | dict.fromkeys(("test_loss", "loss", "local_loss", "neighbor_distance"), 1e9)
+    | {"neighbors": [NEIGHBOR | {"faults": {"flood": 9}, "quarantines": 9}], "quarantined": 1, "samples": 1},
+    NodeResult,
 )
 LIAR = """
 import json, pathlib, sys
@@ -113,18 +56,8 @@ class Silent:
 
 @pytest.fixture
 def federation(tmp_path):
-    folder = tmp_path / "ward"
-    ports = ["--base-port", str(free_ports(3)[0])]
-    with pytest.raises(SystemExit) as made:
-        main(["new", str(folder), "--nodes", "3", *ports])
-    assert made.value.code == 0
-    file = folder / "federation.toml"
-    text = file.read_text()
-    for old, new in BOUNDED.items():
-        assert old in text
-        text = text.replace(old, new)
-    file.write_text(text)
-    return load_config(file)
+    task = 'name = "quadratic"'
+    return load_config(Field(tmp_path / "ward", 3, task=task, rounds=2, start_wait_s=5.0, linger_s=0.1).folder)
 
 
 @pytest.mark.long

@@ -283,18 +283,6 @@ def test_the_key_of_another_node_is_named_with_both_keys(mistaken, p2pfl):
     assert_names(text, p2pfl("key", folder / "node1" / "node.key")[1].strip(), "allowed: ")
 
 
-def test_a_key_that_others_can_read_is_refused(mistaken):
-    key = mistaken.field.folder / "node0" / "node.key"
-    key.chmod(0o644)
-    assert_names(mistaken(), key, "644", "allowed: ")
-
-
-@pytest.mark.long
-def test_a_missing_data_file_is_named(mistaken):
-    mistaken.field.set_task('name = "csv"\ntarget = "y"\nnumeric = ["x"]\npath = "none.csv"')
-    assert_names(mistaken(), mistaken.field.folder / "none.csv")
-
-
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [

@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from p2pfl.cli.main import main
+sys.path.insert(0, str(Path(__file__).parent))
+from real_field import Field, commands, wait_for
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from ports import free_ports
-
-P2PFL = [sys.executable, "-m", "p2pfl.cli.main"]
 SERVER = "from multiprocessing.forkserver import main"
 DEADLINE_S = 100
 TASK = """
@@ -43,14 +38,8 @@ THREADED = "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start
 @pytest.fixture
 def ward(tmp_path):
     """Two nodes whose task is the user's, and needs no torch."""
-    folder = tmp_path / "ward"
-    ports = ["--base-port", str(free_ports(2)[0])]
-    with pytest.raises(SystemExit) as made:
-        main(["new", str(folder), "--nodes", "2", *ports])
-    assert made.value.code == 0
-    file = folder / "federation.toml"
-    text = file.read_text().replace("rounds = 40", "rounds = 5").replace("# linger_s = 30.0", "linger_s = 3.0")
-    file.write_text(text.replace("# start_wait_s = 60.0", "start_wait_s = 30.0"))
+    task = 'name = "task.py:task"'
+    folder = Field(tmp_path / "ward", 2, task=task, rounds=5, linger_s=3.0, start_wait_s=30.0).folder
     (folder / "task.py").write_text(TASK)
     return folder
 
@@ -70,20 +59,8 @@ def inject(tmp_path, monkeypatch):
 
 @pytest.fixture
 def launch(ward):
-    """Start `p2pfl launch`; none outlives the test."""
-    started = []
-
-    def launch(*options):
-        command = [*P2PFL, "launch", str(ward), *options]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        started.append(subprocess.Popen(command, start_new_session=True, **pipes))
-        return started[-1]
-
-    yield launch
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+    with commands() as start:
+        yield lambda: start("launch", str(ward))
 
 
 def endless(ward):
@@ -110,15 +87,6 @@ def server_of(process):
         if SERVER in (Path("/proc") / pid / "cmdline").read_text():
             return int(pid)
     return None
-
-
-def wait_for(look, what):
-    end = time.monotonic() + DEADLINE_S
-    while time.monotonic() < end:
-        if found := look():
-            return found
-        time.sleep(0.1)  # a look at all processes of the machine takes a while
-    raise AssertionError(f"waited in vain for {what}")
 
 
 def done(process):

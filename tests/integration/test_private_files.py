@@ -6,8 +6,6 @@ import os
 
 import pytest
 
-from p2pfl.errors import UserError
-
 pytestmark = pytest.mark.usefixtures("lone")
 
 
@@ -28,14 +26,3 @@ async def test_all_files_of_a_node_are_for_its_owner_alone_and_no_link_is_follow
     made = [path for path in state.iterdir() if not path.is_symlink()]
     assert {"result.json", "lock"} < {path.name for path in made}
     assert {path.stat().st_mode & 0o777 for path in made} == {0o600}
-
-
-async def test_a_node_does_not_begin_in_a_state_folder_that_others_may_write_to(ward, start):
-    field = ward(2, training={"rounds": 3}, gossip={"start_wait_s": 0.1})
-    state = field.folder / "node1" / "state"
-    state.mkdir()
-    state.chmod(0o777)
-    (node,) = start(field, 1)
-    with pytest.raises(UserError, match="others may write to the state folder"):
-        await node.result()
-    assert list(state.iterdir()) == []

@@ -134,16 +134,6 @@ async def test_bytes_and_messages_are_told_by_neighbor(ward, start, finish):
     assert 2 * each["node0", "node1"] < each["node0", "node2"]
 
 
-async def test_a_second_process_on_the_same_state_is_refused_and_the_first_goes_on(ward, start, finish):
-    field = ward(2, federation={"topology": "complete"}, task=PACED)
-    nodes = start(field)
-    await nodes[0].until(lambda: nodes[0].rounds > 0)
-    second = start(field, 0)[0]
-    with pytest.raises(UserError, match="in use by another process"):
-        await second.result()
-    await finish(nodes, rounds=20)
-
-
 async def test_the_state_of_another_federation_is_refused_and_left_alone(ward, start, finish):
     field = ward(2, federation={"topology": "complete"})
     await finish(start(field), rounds=20)

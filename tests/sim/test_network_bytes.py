@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from random import Random
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -29,10 +28,13 @@ from p2pfl.core import (
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.crypto.session import FederationBinding
 from p2pfl.errors import PeerFault
-from p2pfl.net import Callbacks, Limits, Links, Membership, Watcher
+from p2pfl.net import Limits
 from p2pfl.node import assembly
 from p2pfl.wire import Assembler, split
 from sim import BINDING_SECTIONS, MESSAGE_CODES, Framing, Kernel, LinkSpec, Network, Trace, lay, sealed_bytes
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "net"))
+from nodes import Federation
 
 DIGEST = bytes(range(16))
 LIMIT = 4 * CHUNK_BYTES
@@ -126,79 +128,22 @@ def test_the_handshake_has_as_many_sections_as_that_of_a_real_node(tmp_path):
 # -- against two real nodes -----------------------------------------------------------------------------------------
 
 
-class Ear:
-    """What a real node's network tells it."""
-
-    def __init__(self, changed):
-        self.changed = changed
-        self.session = None
-        self.heard = []
-        self.closed = False
-
-    def opened(self, peer, session):
-        self.session = session
-        self.changed.set()
-
-    def took(self, peer, session, message):
-        self.heard.append(message)
-        self.changed.set()
-
-    def ended(self, peer, session, reason):
-        self.closed = True
-        self.changed.set()
-
-
-async def until(changed, condition):
-    async with asyncio.timeout(20.0):
-        while not condition():
-            changed.clear()
-            await changed.wait()
-
-
 async def real_counts(sends):
     """(bytes, messages) that each of two nodes has counted; the lower one dials, leaves when all has arrived."""
-    identities = [Identity(bytes([index + 1]) * 32) for index in range(2)]
-    binding = FederationBinding(
-        federation_id=bytes(32), sections=tuple((str(k), bytes(32)) for k in range(BINDING_SECTIONS))
-    )
-    changed = asyncio.Event()
-    ears = [Ear(changed), Ear(changed)]
-
-    def node(index, dial):
-        ear = ears[index]
-        return Links(
-            Membership(
-                identity=identities[index],
-                own_index=index,
-                members={identity.public: place for place, identity in enumerate(identities)},
-                neighbors=frozenset({1 - index}),
-                dial=dial,
-                binding=binding,
-            ),
-            Callbacks(
-                on_open=ear.opened,
-                on_message=ear.took,
-                on_close=ear.ended,
-            ),
-            Watcher(
-                log=logging.getLogger("tests.sim"),
-            ),
-            listen="127.0.0.1:0",
-            max_body_bytes=LIMIT,
-            rng=Random(index),
-            limits=Limits(close_s=5.0),
-        )
-
-    async with node(1, {}) as upper:
-        lower = node(0, {1: f"127.0.0.1:{upper.port}"})
-        async with lower:
-            await until(changed, lambda: all(ear.session for ear in ears))
+    sections = tuple((str(k), bytes(32)) for k in range(BINDING_SECTIONS))
+    binding = FederationBinding(federation_id=bytes(32), sections=sections)
+    options = {"binding": binding, "max_body_bytes": LIMIT, "limits": Limits(close_s=5.0)}
+    field = Federation()
+    async with field.node(1, neighbors=frozenset({0}), **options) as upper:
+        async with field.node(0, {1: upper.address()}, neighbors=frozenset({1}), **options) as lower:
+            ends = lower, upper
+            await lower.until(lambda: lower.open and upper.open)
             # One after the other: of messages that wait, the later may take the place of the earlier.
             for sent, (source, message) in enumerate(sends, start=1):
-                (lower, upper)[source].send(1 - source, ears[source].session, message)
-                await until(changed, lambda sent=sent: len(ears[0].heard) + len(ears[1].heard) == sent)
-        await until(changed, lambda: ears[1].closed)
-    return [(links.counters.total.bytes_sent, links.counters.total.messages_sent) for links in (lower, upper)]
+                ends[source].send(1 - source, message)
+                await ends[1 - source].until(lambda sent=sent: sum(len(end.messages()) for end in ends) == sent)
+        await upper.until(lambda: not upper.open)
+    return [(end.links.counters.total.bytes_sent, end.links.counters.total.messages_sent) for end in ends]
 
 
 def simulated_counts(sends):

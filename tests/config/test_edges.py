@@ -35,7 +35,6 @@ def test_an_edge_of_any_round_of_a_schedule_may_have_one(valid_text, write):
         (edge('["pi1", "pi1"]'), "between", "pi1 twice", ["pi1", "pi1"], "two neighbors"),
         (edge("[1, 2]"), "between", "wrong type", "a list of 2", "two neighbors"),
         (edge(compressor=None), "compressor", "is missing", None, "none"),
-        (edge(compressor='"q3"'), "compressor", "unknown stage 'q3'", "q3", "top-k:X"),
         (edge(compressor='"q8"\ngamma = 1'), "gamma", "unknown key", 1, "between, compressor"),
     ],
 )

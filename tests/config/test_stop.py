@@ -20,7 +20,6 @@ ROUNDS = "rounds = 40"
             Stop(patience=5, of="balanced_accuracy", least=0.001),
         ),
         ("after 1.5min", Stop(after_s=90.0)),
-        ("after 2 h", Stop(after_s=7200.0)),
         ("after 1 d or no improvement in 9 rounds", Stop(patience=9, after_s=86400.0)),
     ],
 )

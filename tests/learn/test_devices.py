@@ -182,23 +182,17 @@ def test_auto_is_the_first_that_is_there(monkeypatch):
 
 
 def test_a_task_without_torch_is_on_no_device():
-    place = {
-        "seed": 0,
-        "node_index": 0,
-        "node_count": 2,
-        "node_name": "a",
-        "base_dir": None,
-        "local": {},
-        "local_dir": None,
-    }
-    for compute in (Compute(device="auto"), Compute(device="cpu")):
-        assert (
-            device_of(make_learner(TaskConfig(name="quadratic"), TrainingConfig(), **place, compute=compute)) == "cpu"
-        )
+    place = {"seed": 0, "node_index": 0, "node_count": 2, "node_name": "a", "base_dir": None}
+
+    def made(compute):
+        own = {"local": {}, "local_dir": None, "compute": compute}
+        return make_learner(TaskConfig(name="quadratic"), TrainingConfig(), **place, **own)
+
+    assert [device_of(made(Compute(device=device))) for device in ("auto", "cpu")] == ["cpu"] * 2
     refused = [Compute(device="cuda"), MIXED, Compute(micro_batch_size=8), Compute(compile=True)]
     for compute, key in zip(refused, ("device", "precision", "micro_batch_size", "compile"), strict=True):
         with pytest.raises(UserError, match="does not use torch") as caught:
-            make_learner(TaskConfig(name="quadratic"), TrainingConfig(), **place, compute=compute)
+            made(compute)
         assert caught.value.key == f"node.{key}"
 
 

@@ -35,18 +35,6 @@ class Split(nn.Module):
         return self.head(torch.relu(self.backbone(inputs)))
 
 
-class Adapted(nn.Module):
-    """A frozen layer of 20 parameters under an adapter of 8."""
-
-    def __init__(self):
-        super().__init__()
-        self.base = nn.Linear(4, 4).requires_grad_(requires_grad=False)
-        self.lora_a, self.lora_b = nn.Parameter(torch.randn(1, 4)), nn.Parameter(torch.zeros(4, 1))
-
-    def forward(self, inputs):
-        return self.base(inputs) + inputs @ self.lora_a.T @ self.lora_b.T
-
-
 @pytest.fixture
 def split(context):
     """Make the learner of a split model; `labels` maps the labels of the data."""
@@ -138,19 +126,6 @@ def test_a_correction_does_not_pull_at_a_personal_tensor(split):
     outcome = pulled.train(RoundStart(start, {"correction": np.ones_like(start)}, Variate()), 0)
     np.testing.assert_allclose(outcome.vector, start - 10 * 0.2, atol=1e-5)
     assert same(pulled.local_state(), before)
-
-
-def test_tied_weights_are_shared_where_one_of_their_names_is():
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.encode, self.decode = nn.Linear(3, 3, bias=False), nn.Linear(3, 3)
-            self.decode.weight = self.encode.weight
-
-    flat = FlatModule(Tied(), "mine", ("decode.*",))
-    assert [place.name for place in flat.places] == ["encode.weight", "decode.bias"]
-    flat = FlatModule(Tied(), "mine", ("decode.bias",))
-    assert (flat.size, flat.personal, list(flat.local_state())) == (3, 9, ["encode.weight"])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -328,14 +303,6 @@ def test_the_personal_part_of_another_model_is_refused_by_name(split):
     with pytest.raises(UserError, match="another model") as caught:
         split().load_local_state(split(model=lambda: Split(classes=5)).local_state())
     assert (caught.value.key, caught.value.value, caught.value.allowed) == ("head.out.bias", "(5,)", "(3,)")
-
-
-def test_a_frozen_personal_tensor_is_not_kept_twice(split):
-    mine = split(model=Adapted, share=("lora_*",), loss=lambda outputs, _: outputs.square().mean())
-    assert (mine.size, mine.personal, mine.local_state()) == (8, 20, {})
-    outcome = mine.train(RoundStart(mine.initial()), 0)
-    assert not np.array_equal(outcome.vector, mine.initial())
-    assert sorted(mine.state_dict(outcome.vector)) == ["base.bias", "base.weight", "lora_a", "lora_b"]
 
 
 def test_an_exported_file_has_all_tensors_and_gives_both_parts_back(split):

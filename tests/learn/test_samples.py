@@ -137,8 +137,3 @@ def test_epochs_are_passes_over_all_rows(samples, size, epochs):
 def test_a_single_row_left_over_joins_the_batch_before_it():
     batches = rows_of(TrainingConfig(local_steps=None, local_epochs=1, batch_size=4), 9)
     assert [len(batch) for batch in batches] == [4, 5]
-
-
-def test_a_batch_size_above_the_number_of_rows_takes_them_all():
-    batches = rows_of(TrainingConfig(local_steps=2, batch_size=100), 7)
-    assert [sorted(batch) for batch in batches] == [list(range(7))] * 2

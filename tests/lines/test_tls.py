@@ -431,6 +431,8 @@ def test_a_key_that_is_open_or_of_another_certificate_is_refused(certificates, t
 @pytest.mark.parametrize(
     ("text", "address"),
     [
+        ("pi-1.local:65535", Address("pi-1.local", 65535)),
+        ("[::1]:0", Address("::1", 0)),
         ("wss://example.org", Address("example.org", 443, tls=True)),
         ("wss://[::1]:8443/a/b", Address("::1", 8443, tls=True, path="/a/b")),
         ("ws://example.org/x", Address("example.org", 80, path="/x")),

@@ -120,33 +120,17 @@ def test_check_looks_at_certificates(ward, certificates):
     assert "not the certificate that is pinned" in str(ward.found().mistakes[0])
 
 
-@pytest.fixture
-def certificate(certificates):
-    return OwnCertificate(certificates.cert("good"), certificates.key("good"))
-
-
-@pytest.fixture
-def proxy_of_the_environment(proxy, monkeypatch):
-    """A proxy that forbids everything, also for addresses of this machine."""
-    monkeypatch.setattr("p2pfl.net.dial_paths.is_near", lambda _: False)
-    own = proxy(403)
-
-    def name() -> str:
-        monkeypatch.setenv("HTTPS_PROXY", own.url)
-        return own.url
-
-    return own, name
-
-
 async def test_the_doctor_names_the_proxy_that_stands_in_the_way(
-    ward, federation, certificate, proxy_of_the_environment, capsys
+    ward, federation, certificates, proxy, *, monkeypatch, capsys
 ):
-    proxy, name = proxy_of_the_environment
+    """It forbids everything, also for addresses of this machine."""
+    monkeypatch.setattr("p2pfl.net.dial_paths.is_near", lambda _: False)
+    certificate = OwnCertificate(certificates.cert("good"), certificates.key("good"))
     described = load_config(ward.path)
     federation.identities[1] = Identity.load(ward.path / "node1" / "node.key")
     door = partial(WebSocketTransport, certificate=certificate)
-    async with proxy, federation.node(1, transport=door) as b:
-        url = name()
+    async with proxy(403) as own, federation.node(1, transport=door) as b:
+        monkeypatch.setenv("HTTPS_PROXY", own.url)
         address = f"wss://localhost:{b.links.port}/p2pfl#sha256={certificate.pin}"
         ward.change("federation.toml", described.members[1].address, address)
         described = load_config(ward.path)
@@ -157,6 +141,6 @@ async def test_the_doctor_names_the_proxy_that_stands_in_the_way(
     assert "forbids localhost" in by_proxy.answer.detail
     _print_ways(found)
     said = capsys.readouterr().out
-    for words in ("a proxy does not let it through", "forbids localhost", f"proxy {url}"):
+    for words in ("a proxy does not let it through", "forbids localhost", f"proxy {own.url}"):
         assert words in " ".join(said.split())
     assert "sha256" not in said

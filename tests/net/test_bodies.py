@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_kit import MemoryLine, MemoryNetwork
+from message_kit import HELLO, REPLY, REQUEST
 from msgspec import structs
 from nodes import DEADLINE_S, Federation
 
@@ -28,39 +29,15 @@ from p2pfl.net import (
 from p2pfl.wire import LEAST_CHUNK_BYTES, Assembler, PartHeld, PartialBody, Receipt, split
 
 SEAL_BYTES = 17
-HELLO = Hello(
-    incarnation=0,
-    seq=0,
-    pending=None,
-    request_digest=b"",
-    has_replicas=True,
-    chain=bytes(16),
-    chain_before=bytes(16),
-    version=0,
-    closing=None,
-    level=None,
-    done=False,
-    have_yours=False,
-)
 
 
 def request_of(seq, body):
-    bare = Request(
-        incarnation=0, seq=seq, version=seq, echo=None, weight=0.5, staleness=1.0, pace_s=0.1, audit=b"", body=body
-    )
+    bare = structs.replace(REQUEST, seq=seq, version=seq, body=body)
     return structs.replace(bare, digest=request_digest(bare))
 
 
 def reply_to(request, body):
-    return Reply(
-        incarnation=0,
-        seq=request.seq,
-        request_digest=request.digest,
-        version=request.seq,
-        factor=0.0,
-        pace_s=0.1,
-        body=body,
-    )
+    return structs.replace(REPLY, seq=request.seq, request_digest=request.digest, body=body)
 
 
 class Edge:

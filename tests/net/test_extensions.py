@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from p2pfl.core import PROTOCOL_VERSION, Ready, Request
 from p2pfl.errors import PeerFault
@@ -15,7 +17,7 @@ from p2pfl.net import DROPPED_AT_ONCE, FAILED, MALFORMED, ExtensionChannel, Exte
 from p2pfl.wire import Offer, Side, Unknown
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from message_kit import ASIDE
+from message_kit import ASIDE, REQUEST
 
 
 class Word(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -56,6 +58,19 @@ def feed(node, handled=None, **changes):
     recorder = Recorder(**changes)
     node.links.sides.add(handled or HandledChannel(channel=channel(), handler=recorder))
     return recorder
+
+
+@asynccontextmanager
+async def two(federation, handled=None):
+    """Nodes 0, with this channel, and 1, which have a session and its channels; what node 1 has heard."""
+    a = federation.new(0)
+    feed(a, handled)
+    async with a.links:
+        b = federation.new(1, {0: a.address()})
+        heard = feed(b)
+        async with b.links:
+            await b.until(lambda: ("opened", 0) in heard.saw)
+            yield a, b, heard
 
 
 async def test_neighbors_talk_on_what_both_have_and_the_core_hears_nothing_of_it(federation):
@@ -106,48 +121,25 @@ async def test_who_has_it_not_or_in_another_version_is_told_nothing_and_both_lea
 
 
 async def test_they_go_when_no_gossip_waits_and_whoever_asks_for_that_only_on_a_free_line(federation):
-    a = federation.new(0)
-    feed(a)
-    async with a.links:
-        b = federation.new(1, {0: a.address()})
-        heard = feed(b)
-        async with b.links:
-            await b.until(lambda: ("opened", 0) in heard.saw)
-            await a.until(lambda: a.links.sides.say(1, channel(), Word("first"), if_free=True))
-            await b.until(heard.heard)
-            body = Request(
-                incarnation=1,
-                seq=2,
-                version=3,
-                echo=None,
-                weight=1.0,
-                staleness=1.0,
-                pace_s=0.1,
-                audit=b"",
-                body=bytes(3_000_000),
-            )
-            a.send(1, body)
-            assert not a.links.sides.say(1, channel(), Word("dropped"), if_free=True)
-            assert a.links.sides.say(1, channel(), Word("waits"))
-            a.send(1, Ready(version=9))
-            await b.until(lambda: len(heard.heard()) == 2)
-            assert [type(message) for message in b.messages()] == [Request, Ready], "before what is aside"
+    async with two(federation) as (a, b, heard):
+        await a.until(lambda: a.links.sides.say(1, channel(), Word("first"), if_free=True))
+        await b.until(heard.heard)
+        a.send(1, replace(REQUEST, body=bytes(3_000_000)))
+        assert not a.links.sides.say(1, channel(), Word("dropped"), if_free=True)
+        assert a.links.sides.say(1, channel(), Word("waits"))
+        a.send(1, Ready(version=9))
+        await b.until(lambda: len(heard.heard()) == 2)
+        assert [type(message) for message in b.messages()] == [Request, Ready], "before what is aside"
     assert heard.heard() == [Word("first"), Word("waits")]
 
 
 async def test_so_many_wait_and_no_more(federation):
-    a = federation.new(0)
     few = channel(most_waiting=3)
-    feed(a, HandledChannel(channel=few, handler=Recorder()))
-    async with a.links:
-        b = federation.new(1, {0: a.address()})
-        heard = feed(b)
-        async with b.links:
-            await b.until(lambda: ("opened", 0) in heard.saw)
-            await a.until(lambda: a.links.sides.say(1, few, Number(0)))
-            said = [a.links.sides.say(1, few, Number(number)) for number in range(1, 9)]
-            assert said == sorted(said, reverse=True), "those that wait are not sent while nothing is awaited"
-            assert said.count(True) in (2, 3), "the first one may still wait too"
+    async with two(federation, HandledChannel(channel=few, handler=Recorder())) as (a, _, _):
+        await a.until(lambda: a.links.sides.say(1, few, Number(0)))
+        said = [a.links.sides.say(1, few, Number(number)) for number in range(1, 9)]
+        assert said == sorted(said, reverse=True), "those that wait are not sent while nothing is awaited"
+        assert said.count(True) in (2, 3), "the first one may still wait too"
 
 
 @pytest.mark.parametrize("at", ["opened", "hear", "closed"])
@@ -175,36 +167,24 @@ async def test_a_handler_that_fails_costs_its_channel_on_that_edge_and_nothing_e
 
 
 async def test_a_channel_whose_feature_went_off_is_closed_with_all_and_offered_to_nobody(federation):
-    a = federation.new(0)
     handled = HandledChannel(channel=channel(), handler=Recorder())
-    a.links.sides.add(handled)
-    async with a.links:
-        b = federation.new(1, {0: a.address()})
-        heard = feed(b)
-        async with b.links:
-            await a.until(lambda: handled.handler.saw and heard.saw)
-            a.links.sides.drop(handled)
-            assert handled.handler.saw[-1] == ("closed", 1)
-            assert not a.links.sides.say(1, channel(), Word("hello"))
-            assert a.links.sides.names == ()
-            b.links.sides.say(0, channel(), Number(1))
-            await a.until(lambda: a.links.sides.dropped["words/1"])
+    async with two(federation, handled) as (a, b, _):
+        await a.until(lambda: handled.handler.saw)
+        a.links.sides.drop(handled)
+        assert handled.handler.saw[-1] == ("closed", 1)
+        assert not a.links.sides.say(1, channel(), Word("hello"))
+        assert a.links.sides.names == ()
+        b.links.sides.say(0, channel(), Number(1))
+        await a.until(lambda: a.links.sides.dropped["words/1"])
     assert not handled.handler.heard()
     assert a.alarms == []
 
 
 async def test_a_guard_that_fails_ends_the_node(federation):
-    a = federation.new(0)
-    a.links.sides.add(HandledChannel(channel=channel(), handler=Recorder("hear"), guards=True))
-
     async def runs():
-        async with a.links:
-            b = federation.new(1, {0: a.address()})
-            heard = feed(b)
-            async with b.links:
-                await b.until(lambda: ("opened", 0) in heard.saw)
-                b.links.sides.say(0, channel(), Number(1))
-                await asyncio.sleep(5)
+        async with two(federation, HandledChannel(channel=channel(), handler=Recorder("hear"), guards=True)) as found:
+            found[1].links.sides.say(0, channel(), Number(1))
+            await asyncio.sleep(5)
 
     with pytest.raises(ExceptionGroup) as failure:
         await runs()
@@ -224,16 +204,10 @@ async def test_a_guard_that_fails_ends_the_node(federation):
     ids=["no msgpack", "too long", "no message of it", "too many", "too many in vain", "a second offer"],
 )
 async def test_what_no_honest_node_sends_ends_the_session_and_says_why(federation, sent):
-    a = federation.new(0)
-    feed(a)
-    async with a.links:
-        b = federation.new(1, {0: a.address()})
-        heard = feed(b)
-        async with b.links:
-            await b.until(lambda: ("opened", 0) in heard.saw)
-            for message in sent:
-                b.links._table.current(0)._outbox.put_aside(message, 10_000)
-            await a.until(lambda: "close" in a.kinds())
+    async with two(federation) as (a, b, _):
+        for message in sent:
+            b.links._table.current(0)._outbox.put_aside(message, 10_000)
+        await a.until(lambda: "close" in a.kinds())
     assert a.reasons()[0].startswith(MALFORMED)
 
 

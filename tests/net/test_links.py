@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from message_kit import REQUEST
 from msgspec import structs
 
 from p2pfl.core import Busy, Ready, Request, Resync
@@ -18,9 +19,7 @@ from p2pfl.wire import split
 
 
 def request_of(body: bytes) -> Request:
-    return Request(
-        incarnation=1, seq=2, version=3, echo=None, weight=0.5, staleness=1.0, pace_s=0.1, audit=b"", body=body
-    )
+    return structs.replace(REQUEST, body=body)
 
 
 async def test_a_message_sent_as_the_session_opens_arrives_after_the_other_end_opened(federation):

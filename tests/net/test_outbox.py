@@ -5,31 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from message_kit import HELLO, REPLY, REQUEST
 from msgspec.structs import replace
 
-from p2pfl.core import Hello, Ready, Reply, Request, Resync
+from p2pfl.core import Ready, Resync
 from p2pfl.net import Outbox
 from p2pfl.wire import Side
 
-REQUEST = Request(
-    incarnation=0, seq=1, version=3, echo=None, weight=0.5, staleness=1.0, pace_s=0.1, audit=b"", body=b"b", digest=b"1"
-)
-REPLY = Reply(incarnation=0, seq=1, request_digest=b"1", version=4, factor=0.5, pace_s=0.1, body=b"b")
-HELLO = Hello(
-    incarnation=0,
-    seq=0,
-    pending=None,
-    request_digest=b"",
-    has_replicas=True,
-    chain=bytes(16),
-    chain_before=bytes(16),
-    version=0,
-    closing=None,
-    level=None,
-    done=False,
-    have_yours=False,
-)
-NEXT = replace(REQUEST, seq=2, digest=b"2")
+NEXT = replace(REQUEST, seq=3, digest=b"2")
 
 
 async def take(box, now=0.0):
@@ -76,7 +59,7 @@ async def test_at_most_one_body_waits_behind_the_one_under_way():
     box = Outbox(9)
     put(box, REQUEST)
     await take(box)
-    for seq in range(2, 50):
+    for seq in range(3, 50):
         put(box, replace(REQUEST, seq=seq))
         assert len(box) == 1
     assert (await take(box)).seq == 49

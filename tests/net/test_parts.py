@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 from p2pfl.errors import PeerFault
 from p2pfl.net import (
     LAYOUT,
-    Address,
     Backoff,
     ByteBudget,
     Limits,
     MessagePace,
     Notice,
     Word,
-    parse_address,
     unpack_notice,
 )
 
@@ -75,17 +73,3 @@ def test_retries_double_up_to_the_ceiling_and_never_all_at_once():
     assert backoff.next_s() <= 0.2
     backoff.exhaust()
     assert backoff.next_s() >= 7.5
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("localhost:0", Address("localhost", 0)),
-        ("192.168.1.20:7000", Address("192.168.1.20", 7000)),
-        ("[::1]:7000", Address("::1", 7000)),
-        ("pi-1.local:65535", Address("pi-1.local", 65535)),
-    ],
-)
-def test_an_address_reads_as_it_was_written(text, address):
-    assert parse_address(text, "listen") == address
-    assert str(address) == text

@@ -7,7 +7,6 @@ import socket
 from contextlib import asynccontextmanager
 
 import pytest
-from aiohttp import web
 
 from p2pfl.crypto.identity import Identity
 from p2pfl.features.lan import AnswerKind, Prober
@@ -63,24 +62,6 @@ async def test_a_node_of_another_federation_is_one_all_the_same(federation, ask)
 
 
 @asynccontextmanager
-async def web_server():
-    async def hello(_):
-        return web.Response(text="hello")
-
-    runner = web.ServerRunner(web.Server(hello))
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    yield f"127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
-    await runner.cleanup()
-
-
-async def test_a_web_server_is_no_node(ask):
-    async with web_server() as address:
-        assert (await ask(address)).kind is AnswerKind.NO_NODE
-
-
-@asynccontextmanager
 async def mail_server(greeting):
     writers = []
 
@@ -96,8 +77,9 @@ async def mail_server(greeting):
         await writer.wait_closed()
 
 
-async def test_a_server_that_talks_no_http_is_no_node(ask):
-    async with mail_server(b"220 mail\r\n") as address:
+@pytest.mark.parametrize("greeting", [b"220 mail\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"])
+async def test_a_server_of_mail_or_of_the_web_is_no_node(ask, greeting):
+    async with mail_server(greeting) as address:
         assert (await ask(address)).kind is AnswerKind.NO_NODE
 
 

@@ -303,21 +303,6 @@ async def test_a_message_that_stops_coming_is_a_fault(federation, quick, part_of
         assert a.links.counters.peers[1].faults == 1
 
 
-async def test_messages_under_way_share_a_budget(federation, quick, part_of_a_message):
-    limits = replace(quick, partial_bytes=1000)
-    async with (
-        federation.node(0, limits=limits) as a,
-        aiohttp.ClientSession() as http,
-        http.ws_connect(f"ws://{a.address()}{PATH}") as web_socket,
-    ):
-        liar = Liar(federation, a, web_socket)
-        await liar.open()
-        await liar.say(part_of_a_message)
-        await a.until(a.reasons)
-        assert "bytes of unfinished messages" in a.reasons()[0]
-    assert a.links._table.shared.budget.used == 0
-
-
 async def test_many_neighbors_that_announce_at_once_hold_no_more_than_the_budget(federation, quick, part_of_a_message):
     """Each within the limit of a body: those for whom there is no room are turned away, the others go on."""
     limits = replace(quick, partial_bytes=1_300_000)

@@ -91,6 +91,11 @@ class Network:
             self.talks[receiver].hear(sender, self.queues[sender, receiver].popleft())
             self.sum_up(receiver)
 
+    def run_all(self, seed):
+        for a, b in self.federation.edges:
+            self.connect(a, b)
+        self.run(seed)
+
     def sum_up(self, n):
         """Give a node that has all names the sums, as the protocol does."""
         talk = self.talks[n]
@@ -102,9 +107,7 @@ class Network:
 @pytest.mark.parametrize("seed", range(5))
 def test_everybody_keeps_the_same_schema_whatever_the_order_of_messages(federation, seed):
     network = Network(federation, values=9000 if seed == 0 else 0)
-    for a, b in federation.edges:
-        network.connect(a, b)
-    network.run(seed)
+    network.run_all(seed)
     assert len(network.digests) == NODES
     assert len(set(network.digests.values())) == 1
     assert all(talk.is_through for talk in network.talks)
@@ -133,9 +136,7 @@ def test_nobody_is_through_before_its_neighbors_are(federation):
 
 def test_a_neighbor_that_learns_has_what_it_needs(federation):
     network = Network(federation)
-    for a, b in federation.edges:
-        network.connect(a, b)
-    network.run(0)
+    network.run_all(0)
     talk = network.talks[0]
     talk.neighbors[1].is_through = False
     talk.alarm(DIFFERS, 1, "its federation file differs from ours in: task.options")
@@ -177,9 +178,7 @@ def test_who_sends_what_no_honest_node_sends_is_hung_up_on(federation, wrong):
 def test_who_missed_the_sum_gets_it_from_all_its_neighbors(federation):
     network = Network(federation)
     network.without_sum = {2}
-    for a, b in federation.edges:
-        network.connect(a, b)
-    network.run(0)
+    network.run_all(0)
     assert len(set(network.digests.values())) == 1
     assert all(talk.is_through for talk in network.talks)
 
@@ -188,9 +187,7 @@ def test_who_missed_the_sum_gets_it_from_all_its_neighbors(federation):
 def test_sums_of_one_neighbor_alone_are_taken_only_after_the_own_part_has_failed(federation, is_refused):
     network = Network(federation)
     network.without_sum = {1, 2, 3, 4}
-    for a, b in federation.edges:
-        network.connect(a, b)
-    network.run(0)
+    network.run_all(0)
     assert network.digests.keys() == {0}
     assert network.talks[1].missing_text() == "the sum of all nodes' figures"
     if is_refused:
@@ -202,9 +199,7 @@ def test_sums_of_one_neighbor_alone_are_taken_only_after_the_own_part_has_failed
 def test_sums_that_no_tables_have_are_not_taken(federation, wrong, caplog):
     network = Network(federation)
     network.without_sum = set(range(NODES))
-    for a, b in federation.edges:
-        network.connect(a, b)
-    network.run(0)
+    network.run_all(0)
     talk, item = network.talks[0], network.talks[0].agreement.sums_item
     wrong = wrong * (talk.agreement.layout.size if wrong == b"\xff" * 8 else 1) or bytes(1)
     talk.hear(1, ProposalPart(member=item, size=len(wrong), offset=0, part=wrong))
@@ -214,8 +209,6 @@ def test_sums_that_no_tables_have_are_not_taken(federation, wrong, caplog):
 
 def test_names_and_sums_give_the_schema_that_statistics_give(federation):
     network = Network(federation)
-    for a, b in federation.edges:
-        network.connect(a, b)
-    network.run(0)
+    network.run_all(0)
     shown = merge([talk.agreement.statistics for talk in network.talks], declared_by(federation.task))
     assert set(network.digests.values()) == {shown.schema.digest()}

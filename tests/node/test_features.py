@@ -271,11 +271,7 @@ def test_the_feature_of_the_guide_talks_to_its_like_and_shows_what_it_heard(tmp_
     ]
 
 
-def test_two_features_with_one_channel_name_are_refused(tmp_path, example):
-    twin = type("Twin", (example["RestartsFeature"],), {"name": "twin", "alarms": {}})
-    failure = failure_of(tmp_path, (example["RestartsFeature"](), twin()))
-    assert isinstance(failure, UserError)
-    assert "two features have an extension channel named restarts/1" in str(failure)
+def test_two_features_with_one_alarm_are_refused(tmp_path, example):
     twin = type("Twin", (example["RestartsFeature"],), {"name": "twin"})
     failure = failure_of(tmp_path, (example["RestartsFeature"](), twin()))
     assert "the feature twin declares an alarm that already exists" in str(failure)

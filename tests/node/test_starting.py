@@ -80,6 +80,7 @@ def place(tmp_path, monkeypatch):
     """`probe` and `worker` can be imported there; one thread, as a node has that says nothing else."""
     (tmp_path / "probe.py").write_text(PROBE)
     (tmp_path / "worker.py").write_text(WORKER)
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(1000)")
     monkeypatch.chdir(tmp_path)
     for name in ONE_THREAD:
         monkeypatch.setenv(name, "1")
@@ -113,6 +114,12 @@ def logged(place):
 
 async def is_here(process):
     assert await process.stdout.readline() == b"here\n"
+
+
+async def works(process):
+    await is_here(process)
+    process.stdin.close()
+    assert await process.wait() == 0
 
 
 @pytest.mark.long
@@ -167,18 +174,13 @@ async def test_a_process_whose_server_is_gone_still_has_its_own_exit_code(place,
 async def test_a_server_that_does_not_answer_is_ended_and_nodes_are_started_by_themselves(
     place, starter, caplog, monkeypatch
 ):
-    (place / "slow.py").write_text("import time\ntime.sleep(1000)")
     monkeypatch.setattr("p2pfl.fleet.fleet.READY_S", 0.5)
-    process = await starter("slow").start(WORKING, place / "log", shared=True)
-    await is_here(process)
-    process.stdin.close()
-    assert await process.wait() == 0
+    await works(await starter("slow").start(WORKING, place / "log", shared=True))
     assert "has not answered for 0.5 s" in caplog.text
 
 
 @pytest.mark.parametrize("when", ["before", "between"])
 async def test_without_a_server_nodes_are_started_by_themselves_and_it_is_told(place, starter, caplog, when):
-    (place / "slow.py").write_text("import time\ntime.sleep(1000)")
     starting = starter(*["slow"] * (when == "before"))
     if when == "between":
         await is_here(first := await starting.start(WORKING, place / "log", shared=True))
@@ -189,15 +191,11 @@ async def test_without_a_server_nodes_are_started_by_themselves_and_it_is_told(p
     if when == "before":
         await server_is_there()
         os.kill(server_pid(), signal.SIGKILL)
-    process = await task
-    await is_here(process)
-    process.stdin.close()
-    assert await process.wait() == 0
+    await works(await task)
     assert ("each is started separately" in caplog.text) == (when == "before")
 
 
 async def test_whoever_gives_up_need_not_wait_for_an_import(place, starter):
-    (place / "slow.py").write_text("import time\ntime.sleep(1000)")
     starting = starter("slow")
     task = asyncio.create_task(starting.start(WORKING, place / "log", shared=True))
     await server_is_there()

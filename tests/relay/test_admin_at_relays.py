@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from memory_kit import MemoryNetwork
-from relay_kit import QUICK, TOKEN, nothing_listed, parts
+from relay_kit import TOKEN, nothing_listed, parts
 
 from p2pfl.config import realm_named
 from p2pfl.crypto.identity import Identity
@@ -57,13 +58,8 @@ async def test_an_admin_hands_a_charter_to_a_node_without_an_address(federation)
     ticket = Ticket.sign(ADMIN, realm=REALM, key=identity.public, until=2**40).packed()
 
     def made(limits, refusals, log):
-        own = parts(MemoryNetwork(), identity)
-        own = type(own)(
-            dial=dialing.dial,
-            answer=lambda name, challenge: register(identity, challenge, relay=name, ticket=ticket),
-            limits=QUICK,
-            log=log,
-        )
+        answer = lambda name, challenge: register(identity, challenge, relay=name, ticket=ticket)  # noqa: E731
+        own = replace(parts(MemoryNetwork(), identity), dial=dialing.dial, answer=answer)
         return ByRelayTransport(
             MemoryNetwork().transport(limits, refusals, log), [RelayLink(url, own)], at_end=dialing.close
         )

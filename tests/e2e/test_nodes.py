@@ -283,16 +283,8 @@ def test_the_key_of_another_node_is_named_with_both_keys(mistaken, p2pfl):
     assert_names(text, p2pfl("key", folder / "node1" / "node.key")[1].strip(), "allowed: ")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (["{folder}", "--node", "pi"], ["federation.toml", "'pi'", "allowed: node0, node1"]),
-        (["{folder}/none", "--node", "node0"], ["none"]),
-        (["{folder}"], ["--node"]),
-    ],
-)
-def test_a_mistake_in_the_command_is_named(mistaken, p2pfl, arguments, parts):
-    code, out, error = p2pfl("run", *(argument.format(folder=mistaken.field.folder) for argument in arguments))
+def test_a_run_without_the_name_of_its_node_is_a_mistake(mistaken, p2pfl):
+    code, out, error = p2pfl("run", mistaken.field.folder)
     assert (code, out) == (2, "")
-    assert_names(error, *parts)
+    assert_names(error, "--node")
     assert "Traceback" not in error

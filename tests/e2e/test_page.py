@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
-P2PFL = [sys.executable, "-m", "p2pfl.cli.main"]
+sys.path.insert(0, str(Path(__file__).parent))
+from real_field import P2PFL, wait_for
+
 DEADLINE_S = 100
 TASK = '[task]\nname = "quadratic"\nstep_s = 0.02\n'
 
@@ -21,14 +22,6 @@ TASK = '[task]\nname = "quadratic"\nstep_s = 0.02\n'
 def p2pfl(*arguments):
     command = [*P2PFL, *map(str, arguments)]
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=DEADLINE_S)
-
-
-def until(condition):
-    end = time.monotonic() + DEADLINE_S
-    while not (found := condition()):
-        assert time.monotonic() < end
-        time.sleep(0.1)
-    return found
 
 
 def address(folder, name):
@@ -54,14 +47,14 @@ def test_any_node_tells_of_all_and_a_folder_is_enough_to_ask(tmp_path):
     names = [f"node{index}" for index in range(4)]
     launch = subprocess.Popen([*P2PFL, "launch", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        until(lambda: all(address(folder, name) for name in names))
-        until(lambda: all(row["rounds"] for row in federation_at(folder, "node0")["members"]))
+        wait_for(lambda: all(address(folder, name) for name in names), "addresses")
+        wait_for(lambda: all(row["rounds"] for row in federation_at(folder, "node0")["members"]), "rounds")
         rows = federation_at(folder, "node0")["members"]
         assert {row["name"]: row["source"] for row in rows}["node2"] in ("node1", "node3"), "it is no neighbor"
         asked = p2pfl("status", folder, "--format", "json")
         assert (asked.returncode, [row["node"] for row in json.loads(asked.stdout)]) == (0, names)
         os.kill(address(folder, "node2")["pid"], signal.SIGKILL)
-        until(lambda: "died" in p2pfl("status", folder).stdout)
+        wait_for(lambda: "died" in p2pfl("status", folder).stdout, "the death")
         watched = p2pfl("watch", folder)
         assert watched.returncode == 0
         assert "node2" in watched.stdout

@@ -8,6 +8,7 @@ import pytest
 
 from p2pfl.core import Phase
 from p2pfl.errors import UserError
+from p2pfl.node import read_setup
 
 PACED = {"step_s": 0.01}
 
@@ -77,13 +78,7 @@ async def test_who_was_removed_ends_and_the_others_neither_wait_nor_let_it_in(wa
     assert not gone.finished
     assert all([(await node.result()).finished for node in nodes[:3]])
     with pytest.raises(UserError, match="was removed from this federation"):
-        start_with(after, nodes[3])
-
-
-def start_with(federation, node):
-    from p2pfl.node import read_setup  # noqa: PLC0415
-
-    return read_setup(federation, node.setup.node)
+        read_setup(after, nodes[3].setup.node)
 
 
 @pytest.mark.long

@@ -6,9 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from ports import free_ports
 
 SIZE = 200_000
 """values of a model: 800 kB, so that a body takes 1.6 s at 500 kB/s, and the core repeats it after one."""
@@ -25,13 +30,6 @@ def small_socket() -> socket.socket:
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
     plain.settimeout(0)
     return plain
-
-
-def hidden_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def pump(source, sink, rate):
@@ -89,7 +87,7 @@ async def test_bodies_longer_than_the_life_of_any_connection_arrive_and_are_appl
     """Each takes 1.6 s or more, each way, and the line is cut every 1.2 s."""
     training = {"rounds": 100_000, "local_steps": 1}
     place = ward(2, task={"size": SIZE, "step_s": ROUND_S}, training=training, federation={"topology": "path"})
-    hidden = [hidden_port(), hidden_port()]
+    hidden = free_ports(2)
     for index, port in enumerate(hidden):
         place.write_node(f"node{index}", listen=f"127.0.0.1:{port}")
     async with relay(place.ports[0], hidden[0], 500_000.0, cut_s=1.2):

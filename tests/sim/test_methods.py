@@ -32,6 +32,10 @@ BAD = WorldSpec(
     links=LinkSpec(drop=0.05, duplication=0.1, jitter_s=0.02),
     crashes=(CrashSpec(nodes=(1,), at_s=0.12, down_s=0.05), CrashSpec(nodes=(3,), at_s=0.2, down_s=0.05, amnesia=True)),
 )
+LATER = replace(
+    BAD,
+    crashes=(CrashSpec(nodes=(1,), at_s=0.5, down_s=0.1), CrashSpec(nodes=(2,), at_s=1.0, down_s=0.1, amnesia=True)),
+)
 
 
 def digits(method, *, rule="mean", **training):
@@ -119,9 +123,7 @@ def quadratic(rounds, method="plain"):
 @pytest.mark.usefixtures("toy")
 def test_a_second_channel_and_outer_momentum_keep_every_invariant_in_bad_luck():
     """Among them the sum of n times each channel, and what an edge keeps: opposite at both ends, bit for bit."""
-    crashes = (CrashSpec(nodes=(1,), at_s=0.5, down_s=0.1), CrashSpec(nodes=(2,), at_s=1.0, down_s=0.1, amnesia=True))
-    world = WorldSpec(compute=FAR_APART, links=LinkSpec(drop=0.05, duplication=0.1, jitter_s=0.02), crashes=crashes)
-    report = checked(quadratic(20), world=world)
+    report = checked(quadratic(20), world=LATER)
     assert all(row.finished for row in report.nodes)
     assert max(Toy.seen) > 0.1
 
@@ -129,9 +131,7 @@ def test_a_second_channel_and_outer_momentum_keep_every_invariant_in_bad_luck():
 @pytest.mark.long
 @pytest.mark.parametrize("method", ["tracking", "momentum:mu=0.5", "outer", "fair:q=1"])
 def test_each_channel_is_conserved_and_flows_stay_opposite_through_crashes_and_a_lost_folder(method):
-    crashes = (CrashSpec(nodes=(1,), at_s=0.5, down_s=0.1), CrashSpec(nodes=(2,), at_s=1.0, down_s=0.1, amnesia=True))
-    world = WorldSpec(compute=FAR_APART, links=LinkSpec(drop=0.05, duplication=0.1, jitter_s=0.02), crashes=crashes)
-    report = checked(quadratic(10, method), world=world)
+    report = checked(quadratic(10, method), world=LATER)
     assert all(row.finished for row in report.nodes)
 
 

@@ -139,8 +139,9 @@ def face(package: str, *, deep: bool = False) -> Callable[[str], Any]:
         modules = [one.name for one in known if (deep or not one.ispkg) and not one.name.endswith("__main__")]
         if f"{package}.{name}" not in modules and not name.startswith("__"):
             for module in modules:
-                if name in (names := vars(importlib.import_module(module))):
-                    return names[name]
+                value = vars(importlib.import_module(module)).get(name, sys)
+                if not isinstance(value, ModuleType):
+                    return value
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return find

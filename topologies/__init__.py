@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,6 +54,6 @@ def __getattr__(name: str) -> object:
     from pkgutil import walk_packages  # noqa: PLC0415 - only tests come here
 
     for module in () if name.startswith("__") else walk_packages(__path__, "topologies."):
-        if name in (names := vars(import_module(module.name))):
-            return names[name]
+        if not isinstance(value := vars(import_module(module.name)).get(name, math), ModuleType):
+            return value
     raise AttributeError(f"module 'topologies' has no attribute {name!r}")

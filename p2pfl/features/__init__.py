@@ -55,7 +55,7 @@ def import_declared(what: str) -> Iterator[Any]:
 
 def declarations(what: str) -> list[Any]:
     """Return the declarations of all rooms under this name; None for a room without one."""
-    return [getattr(import_module(f"{__name__}.{room}"), what, None) for room in ROOMS]
+    return [vars(import_module(f"{__name__}.{room}")).get(what) for room in ROOMS]
 
 
 def commands() -> dict[str, Command]:

@@ -34,7 +34,7 @@ from p2pfl.config import (
 )
 from p2pfl.core import STALENESS
 from p2pfl.features import FEATURES
-from p2pfl.features.status.prometheus import __file__
+from p2pfl.features.status import prometheus
 from p2pfl.learn import BUILT_IN
 from p2pfl.learn.table.rows import KEYS as LAYOUT_KEYS
 from p2pfl.methods import METHODS
@@ -224,7 +224,7 @@ def test_every_event_that_is_no_alarm_has_a_meaning_too():
 
 def test_every_metric_is_there(pages):
     names = {row["name"].strip("`") for row in rows(pages["prometheus.md"])}
-    source = Path(__file__).read_text(encoding="utf-8")
+    source = Path(prometheus.__file__).read_text(encoding="utf-8")
     told = re.findall(r'(?:MetricLine|_lines)\(\s*"(\w+)"', source)
     assert names == {f"p2pfl_{name}" for name in told}
 

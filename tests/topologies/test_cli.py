@@ -21,13 +21,13 @@ from topologies import (
     build_schedule,
     conductance_bounds,
     connectivity,
-    describe,
     parse,
     plain_extremes,
     spectral,
 )
 from topologies.cli import COMMANDS, topology
 from topologies.cli.info import GROUPS
+from topologies.metrics import describe
 
 PROMISED = {
     "nodes",

@@ -21,7 +21,6 @@ from topologies import (
     above,
     build,
     build_schedule,
-    contraction,
     describe,
     describe_schedule,
     exact_after,
@@ -29,6 +28,7 @@ from topologies import (
     messages,
     product,
 )
+from topologies.schedule import contraction
 
 NAMES = [name for name, family in FAMILIES.items() if family.schedule]
 ANY_SIZE = [name for name in NAMES if name not in {"one-peer-hypercube", "random-regular-each-round"}]

@@ -14,7 +14,8 @@ import fake_jobs
 import pytest
 
 from p2pfl.errors import StorageError, UserError
-from sim import Folder, replace
+from sim import Folder
+from sim.sweeps.run import replace
 
 SCRIPT = Path(__file__).with_name("sweep_script.py")
 SWEEP = "[sweep]\nseeds = 4\n[axes]\ntopology = ['ring', 'complete']\ncompressor = ['none', 'q4']\n"

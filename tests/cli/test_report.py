@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
 from p2pfl.console.output import write_report
 from p2pfl.errors import StorageError, UserError
 from p2pfl.reporting import Report, check_target
-from p2pfl.reporting.plot import os
 
 
 def report(**more):

@@ -13,11 +13,12 @@ import msgspec
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import time
+
 from page_site import Made, identity_of
 
 from p2pfl.config import Member
 from p2pfl.features.status import MOST_LINES, MOST_POINTS, Curves, VitalsTold
-from p2pfl.features.status.feature import time
 from p2pfl.learn import LOSS, Measure
 from p2pfl.reporting import FederationStatus, Vitals, realm_of, sign
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 
 from p2pfl.node import MOST_EVENTS, Feed
-from p2pfl.node.status import time
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import itertools
 import os
 import shutil
 import tempfile
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -22,7 +23,6 @@ from p2pfl.learn import LocalRound
 from p2pfl.learn.privacy import Ledger, Promise, Spend, reconcile
 from p2pfl.methods import Method
 from p2pfl.node import EngineThread, Order, Pay
-from p2pfl.node.engine_thread import time
 from p2pfl.storage import Store
 
 COST = Spend(noise=1.25, rate=0.5, steps=3)

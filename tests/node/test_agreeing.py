@@ -16,7 +16,6 @@ from p2pfl.features.tables.agreeing import (
     Agreement,
     ProposalPart,
     SchemaTalk,
-    SignedStatement,
     sign_proposal,
     verify,
 )
@@ -52,7 +51,7 @@ def proposal(federation, node, *, of=None, total=10.0, values=0):
     }
     made = Proposal(node=of or f"n{node}", federation="f", columns=columns)
     packed = pack(names_in(made))
-    return SignedStatement(raw=sign_proposal(federation, packed, KEYS[node]), statistics=made)
+    return sign_proposal(federation, packed, KEYS[node]), made
 
 
 class Network:
@@ -66,7 +65,7 @@ class Network:
         """Those that get no sum of their own."""
 
     def _talk(self, n, signed):
-        agreement = Agreement(self.federation, n, signed)
+        agreement = Agreement(self.federation, n, *signed)
 
         def conclude():
             self.digests[n] = agreement.merge_all().schema.digest()
@@ -146,14 +145,14 @@ def test_a_neighbor_that_learns_has_what_it_needs(federation):
 
 
 def test_a_proposal_that_its_node_has_not_signed_is_refused(federation):
-    raw = proposal(federation, 1).raw
+    raw = proposal(federation, 1)[0]
     assert verify(federation, 1, raw).node == "n1"
     changed = raw.replace(b'"x"', b'"q"')
     other = replace(federation, name="g")
     for given, member in ((federation, 2), (other, 1)):
         with pytest.raises(PeerFault):
             verify(given, member, raw)
-    for wrong in (changed, raw[:-1], b"", proposal(federation, 1, of="n2").raw):
+    for wrong in (changed, raw[:-1], b"", proposal(federation, 1, of="n2")[0]):
         with pytest.raises(PeerFault):
             verify(federation, 1, wrong)
 

@@ -97,14 +97,29 @@ async def test_a_node_that_dies_in_the_middle_gets_the_schema_when_it_is_back(tm
 @pytest.mark.parametrize(
     ("nodes", "schema", "said"),
     [
-        (2, "agreed", r"nobody sees another's figures, and cannot: .*allowed: the name of a schema file"),
+        (2, "agreed", r"north/node.toml: data.show_figures: of two nodes .* or the name of a schema file"),
         (3, "agreed-openly", r'agreed-openly is gone.*allowed: "agreed"'),
     ],
 )
-async def test_figures_are_summed_by_three_nodes_or_more_and_shown_to_nobody(tmp_path, hasty, nodes, schema, said):
+async def test_figures_are_summed_by_three_nodes_or_more_and_shown_only_where_allowed(
+    tmp_path, hasty, nodes, schema, said
+):
     ward = make(tmp_path, nodes=nodes, schema=schema)
     with pytest.raises(UserError, match=said):
         await agreed(ward, "north")
+
+
+async def test_two_nodes_that_allow_it_show_each_other_their_figures(tmp_path, hasty):
+    ward = make(tmp_path, nodes=2)
+    for name in NAMES[:2]:
+        file = ward / name / "node.toml"
+        file.write_text(file.read_text() + "show_figures = true\n", encoding="utf-8")
+    assert all(await asyncio.gather(*(agreed(ward, name) for name in NAMES[:2])))
+    (text,) = schemas(ward, NAMES[:2])
+    federation, _ = files_of(ward, "north")
+    expected = preview(federation, [own_proposal(*files_of(ward, name)) for name in NAMES[:2]])
+    assert tomllib.loads(text)["means"] == expected.contents["means"]
+    assert '"count"' in (ward / "east" / "state" / "proposal.json").read_text(encoding="utf-8")
 
 
 async def test_what_cannot_be_summed_is_the_nodes_own_error(tmp_path, hasty):

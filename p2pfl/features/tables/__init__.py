@@ -17,7 +17,6 @@ from p2pfl.errors import UserError
 if TYPE_CHECKING:
     from p2pfl.features.tables.new_tables import LookedAt
 
-FEATURE = "p2pfl.features.tables.feature:TablesFeature"
 CHECKS = "p2pfl.features.tables.feature:TableCheck"
 NEW = "p2pfl.features.tables:TablesOptions"
 PREPARE = "p2pfl.features.tables.feature:prepare"

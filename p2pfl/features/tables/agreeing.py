@@ -3,7 +3,8 @@
 Each node signs a statement about its table: the names of its columns and categories, while its figures leave it only in
 a secure sum over all nodes. Statements spread from neighbor to neighbor until every node has all of them. Then all sum
 their figures (`features.sums`), and each computes the same schema and stores it with its state. Who missed the sum gets
-it from its neighbors. A node continues when all its neighbors have stored a schema too.
+it from its neighbors. A node continues when all its neighbors have stored a schema too. Of two nodes, each would learn
+the other's figures from the sum: if the owners of both tables allow it, their statements have the figures.
 
 `Agreement` decides what to accept; `SchemaTalk` exchanges messages in sessions. These have their own binding, so that
 they cannot be confused with training sessions.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -55,6 +56,7 @@ from p2pfl.learn.table.proposal import (
     own_proposal,
     pack,
     text_of,
+    unpack,
     unpack_names,
 )
 from p2pfl.learn.table.schema import OPENLY, agreed_file, declared_by
@@ -70,37 +72,32 @@ log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
 
 SIGNATURE_BYTES = 64
-DOMAIN = b"p2pfl names for a schema\0"
-"""The prefix of the signed bytes, so that no other signature can be used in their place."""
+DOMAINS = {True: b"p2pfl proposal of a schema\0", False: b"p2pfl names for a schema\0"}
+"""The prefix of the signed bytes, by whether they show figures, so that no other signature can be used in their place.
+"""
 FILE_NAME = "proposal"
 TEXT_NAME = "proposal.json"
 FIGURES_NAME = "figures"
 """The node's own figures, which never leave it; kept so that they are the same at each start."""
 COLLUDERS = 1
 LEAST = 3
-"""Of two nodes, each would learn the other's figures from the sum."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignedStatement:
-    """What this node signs, in the form in which it is sent, and its statistics."""
-
-    raw: bytes
-    statistics: Proposal
 
 
 class Agreement:
-    """What a node has of all members' statements, by member, and the sums over all. `own` is this node's index."""
+    """All members' statements that a node has, by member, and the sums over all. `own` is this node's index, `raw` its
+    statement in the form in which it is sent.
+    """
 
-    def __init__(self, federation: FederationConfig, own: int, signed: SignedStatement) -> None:
+    def __init__(self, federation: FederationConfig, own: int, raw: bytes, statistics: Proposal) -> None:
         self.federation = federation
         self.own = own
-        self.statistics = signed.statistics
+        self.statistics = statistics
+        self.is_open = is_open(federation)
         self.expected = frozenset(member.index for member in federation.present)
         self.sums_item = len(federation.members)
         """The number under which the sums are passed on, as proposals are under their member's."""
-        self.raw_items: dict[int, bytes] = {own: signed.raw}
-        self._statements: dict[int, TableNames] = {own: verify(federation, own, signed.raw)}
+        self.raw_items: dict[int, bytes] = {own: raw}
+        self._statements: dict[int, Proposal | TableNames] = {own: verify(federation, own, raw)}
         self._layout: FigureLayout | None = None
 
     @property
@@ -111,7 +108,7 @@ class Agreement:
     @property
     def items(self) -> frozenset[int]:
         """All that nodes pass on."""
-        return self.expected | {self.sums_item}
+        return self.expected if self.is_open else self.expected | {self.sums_item}
 
     @property
     def is_complete(self) -> bool:
@@ -135,7 +132,8 @@ class Agreement:
     def layout(self) -> FigureLayout:
         """The layout of the sums, once all statements are here."""
         if self._layout is None:
-            self._layout = FigureLayout(self._statements.values(), declared_by(self.federation.task))
+            names = [each for each in self._statements.values() if isinstance(each, TableNames)]
+            self._layout = FigureLayout(names, declared_by(self.federation.task))
         return self._layout
 
     def check_sums(self, raw: bytes) -> None:
@@ -147,6 +145,9 @@ class Agreement:
 
     def merge_all(self) -> Merged:
         """Merge the statements, with the sums. Raises UserError: they cannot be merged into a schema."""
+        if self.is_open:
+            shown = [each for each in self._statements.values() if isinstance(each, Proposal)]
+            return merge(shown, declared_by(self.federation.task))
         try:
             return self.layout.merge(np.frombuffer(self.raw_items[self.sums_item], "<i8"))
         except (ValueError, OverflowError) as error:
@@ -154,21 +155,35 @@ class Agreement:
             raise UserError(text, file=self.federation.path, key="task.schema") from None
 
 
+def is_open(federation: FederationConfig) -> bool:
+    """Return True if the nodes show each other their figures in place of a sum."""
+    return len(federation.present) == 2
+
+
 def preview(federation: FederationConfig, proposals: Sequence[Proposal]) -> Merged:
     """Return what nodes with these statistics would agree on. Raises UserError: they make no schema."""
     declared = declared_by(federation.task)
-    if len(proposals) < len(federation.present):
+    if is_open(federation) or len(proposals) < len(federation.present):
         return merge(proposals, declared)
     layout = FigureLayout(map(names_in, proposals), declared)
     return layout.merge(sum((layout.figures(one) for one in proposals), np.zeros(layout.size, np.int64)))
 
 
-def refuse_to_agree(federation: FederationConfig) -> None:
-    """Raises UserError: the members are too few to agree on a schema by secure sums."""
+def refuse_to_agree(federation: FederationConfig, here: Iterable[NodeConfig]) -> None:
+    """Raises UserError: the members are too few to agree on a schema by secure sums, and of two, one of the nodes
+    `here` does not allow the other to see its figures.
+    """
     name, by_hand = federation.task.options.get("schema"), "the name of a schema file"
     if name == OPENLY:
         text = f"{OPENLY} is gone: nodes agree by sums, in which nobody sees another's figures"
         raise UserError(text, file=federation.path, key="task.schema", value=name, allowed=f'"agreed", or {by_hand}')
+    if is_open(federation):
+        for node in here:
+            if node.data.get("show_figures") is not True:
+                text = "of two nodes that agree on a schema, each sees the other's counts, sums and sums of squares"
+                allowed = f"true, in [data] of both, if they may; or {by_hand} in task.schema"
+                raise UserError(text, file=node.path, key="data.show_figures", allowed=allowed)
+        return
     try:
         refuse_few(federation, least=max(LEAST, len(federation.present)), colluders=COLLUDERS)
     except UserError as error:
@@ -178,26 +193,26 @@ def refuse_to_agree(federation: FederationConfig) -> None:
 
 def sign_proposal(federation: FederationConfig, packed: bytes, identity: Identity) -> bytes:
     """Return a statement with its signature, in the form in which it is sent."""
-    return packed + identity.sign(DOMAIN + federation_id(federation) + packed)
+    return packed + identity.sign(DOMAINS[is_open(federation)] + federation_id(federation) + packed)
 
 
-def verify(federation: FederationConfig, member: int, raw: bytes) -> TableNames:
+def verify(federation: FederationConfig, member: int, raw: bytes) -> Proposal | TableNames:
     """Verify and return a statement. Raises PeerFault: that member has not signed it, or it is not that member's."""
     packed, signature = raw[:-SIGNATURE_BYTES], raw[-SIGNATURE_BYTES:]
     by = federation.members[member]
     try:
-        VerifyKey(by.key).verify(DOMAIN + federation_id(federation) + packed, signature)
-        found = unpack_names(packed)
+        VerifyKey(by.key).verify(DOMAINS[is_open(federation)] + federation_id(federation) + packed, signature)
+        statement = unpack(packed) if is_open(federation) else unpack_names(packed)
     except (BadSignatureError, ValueError) as error:
         raise PeerFault(f"a proposal that {by.name} did not sign: {error}") from None
-    if (found.node, found.federation) != (by.name, federation.name):
-        raise PeerFault(f"a proposal of {found.node[:40]!r} that {by.name} has signed")
-    return found
+    if (statement.node, statement.federation) != (by.name, federation.name):
+        raise PeerFault(f"a proposal of {statement.node[:40]!r} that {by.name} has signed")
+    return statement
 
 
-def signed_statement(federation: FederationConfig, node: NodeConfig, identity: Identity) -> SignedStatement:
-    """Return this node's statement. It is stored with the state, with a readable text, so that it is the same at each
-    start.
+def signed_statement(federation: FederationConfig, node: NodeConfig, identity: Identity) -> tuple[bytes, Proposal]:
+    """Return this node's statement and its statistics. They are stored with the state, with a readable text, so that
+    they are the same at each start.
 
     Raises UserError: its table cannot be read; StorageError: writing fails.
     """
@@ -208,15 +223,17 @@ def signed_statement(federation: FederationConfig, node: NodeConfig, identity: I
         made = msgspec.json.decode(figures.read_bytes(), type=Proposal)
     except (OSError, PeerFault, *UNREADABLE):
         made = own_proposal(federation, node)
-        names = names_in(made)
-        raw = sign_proposal(federation, pack(names), identity)
+        statement = made if is_open(federation) else names_in(made)
+        raw = sign_proposal(federation, pack(statement), identity)
         node.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(figures, [pack(made)])
-        replace_file(node.state_dir / TEXT_NAME, [text_of(names).encode()])
+        replace_file(node.state_dir / TEXT_NAME, [text_of(statement).encode()])
         replace_file(file, [raw])
     text = "this node sends these names, and figures only in sums over all nodes: %s"
+    if is_open(federation):
+        text = "this node sends these statistics, and nothing else of its table: %s"
     notice.info(text, node.state_dir / TEXT_NAME)
-    return SignedStatement(raw=raw, statistics=made)
+    return raw, made
 
 
 def keep(federation: FederationConfig, node: NodeConfig, merged: Merged) -> bytes:
@@ -319,14 +336,12 @@ class SchemaTalk:
 
     def missing_text(self) -> str:
         """Return a description of what is still missing."""
-        name_of = {member.index: member.name for member in self.agreement.federation.members}
-        if lacking := sorted(self.agreement.lacking):
-            names = ", ".join(name_of[index] for index in lacking[:8])
-            return f"the proposals of {names}" + (f" and {len(lacking) - 8} more" if len(lacking) > 8 else "")
+        if lacking := self.agreement.lacking:
+            return f"the proposals of {names_of(self.agreement.federation, lacking)}"
         if not self.digest:
             return "the sum of all nodes' figures"
-        late = ", ".join(name_of[peer] for peer, one in self.neighbors.items() if not one.is_through)
-        return f"{late} to have them all"
+        late = [peer for peer, neighbor in self.neighbors.items() if not neighbor.is_through]
+        return f"{names_of(self.agreement.federation, late)} to have them all"
 
     def opened(self, peer: int) -> None:
         one = self.neighbors[peer] = Neighbor(is_there=True, is_through=self.neighbors[peer].is_through)
@@ -412,7 +427,7 @@ class SchemaTalk:
         """Take the sums that neighbors have passed on, if this node has missed them: its own part has failed, or all
         neighbors that are there have them. Neighbors must have the same.
         """
-        if self.agreement.lacking or self.digest:
+        if self.agreement.is_open or self.agreement.lacking or self.digest:
             return
         there = [one for one in self.neighbors.values() if one.is_there]
         passed = {one.sums for one in there if one.sums is not None}
@@ -463,19 +478,21 @@ async def agree(federation: FederationConfig, node: NodeConfig, identity: Identi
 
     Raises UserError: there is a mistake in its table, the proposals cannot be merged, or the members are too few.
     """
-    refuse_to_agree(federation)
+    refuse_to_agree(federation, [node])
     member = federation.member(node.name)
-    agreement = Agreement(federation, member.index, signed_statement(federation, node, identity))
+    agreement = Agreement(federation, member.index, *signed_statement(federation, node, identity))
     stop = asyncio.Event()
     async with shutdown_on_request(stop.set, launched=launched), AsyncExitStack() as doors:
-        settings = settings_of(
-            federation,
-            member.index,
-            life=next_life(node.state_dir),
-            least=len(federation.present),  # all members are in it
-            colluders=COLLUDERS,
-            sums=SUMS_OF_A_SETUP,
-        )
+        settings = None
+        if not agreement.is_open:
+            settings = settings_of(
+                federation,
+                member.index,
+                life=next_life(node.state_dir),
+                least=len(federation.present),  # all members are in it
+                colluders=COLLUDERS,
+                sums=SUMS_OF_A_SETUP,
+            )
         links = _links(federation, node, identity, settings, lambda: talk)
         talk = SchemaTalk(
             agreement,
@@ -484,13 +501,16 @@ async def agree(federation: FederationConfig, node: NodeConfig, identity: Identi
             lambda: keep(federation, node, agreement.merge_all()),
         )
         links.sides.add(HandledChannel(channel=CHANNEL, handler=talk, guards=True))
-        kept = KeptSums(node.state_dir, settings.members)
-        sums = sum_talk(settings, identity, kept, links.sides.say, first_wait_s=FIRST_WAIT_S, alarm=talk.alarm)
-        links.sides.add(HandledChannel(channel=SUMS, handler=sums))
+        sums = None
+        if settings is not None:
+            kept = KeptSums(node.state_dir, settings.members)
+            sums = sum_talk(settings, identity, kept, links.sides.say, first_wait_s=FIRST_WAIT_S, alarm=talk.alarm)
+            links.sides.add(HandledChannel(channel=SUMS, handler=sums))
         await doors.enter_async_context(links)
         if node.discovery:
             await doors.enter_async_context(discovery_of(member, node, lambda: federation, links))
-        await doors.enter_async_context(summing(talk, sums))
+        if sums is not None:
+            await doors.enter_async_context(summing(talk, sums))
         return await _until_through(talk, stop)
 
 
@@ -515,10 +535,10 @@ def _links(
     federation: FederationConfig,
     node: NodeConfig,
     identity: Identity,
-    settings: SumSettings,
+    settings: SumSettings | None,
     talk: Callable[[], SchemaTalk],
 ) -> Links:
-    phase = b"agreeing by sums" + settings.domain()
+    phase = b"agreeing" if settings is None else b"agreeing by sums" + settings.domain()
     return links_of_phase(
         federation,
         federation.member(node.name).index,

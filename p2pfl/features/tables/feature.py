@@ -23,14 +23,7 @@ from p2pfl.learn.table.reading import Looked, read_tables, survey
 from p2pfl.learn.table.rows import Layout, make_layout, mistakes_of
 from p2pfl.learn.table.schema import Schema, agreed_file, is_to_agree, with_agreed
 from p2pfl.learn.table.task import TableTask, table_task, untested
-from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
-
-
-class TablesFeature(Feature):
-    name = "tables"
-
-    def attach(self, node: NodeView) -> Attached | None:  # noqa: ARG002 - a running node needs nothing of it
-        return None
+from p2pfl.node.feature import Check, Inspected
 
 
 def prepare(federation: FederationConfig, node: NodeConfig, *, launched: bool) -> bool:
@@ -139,7 +132,7 @@ def _before_agreement(federation: FederationConfig, here: Mapping[int, NodeConfi
 
     found, proposals = TablesFound(wrong=set(here)), []
     try:
-        refuse_to_agree(federation)
+        refuse_to_agree(federation, here.values())
     except UserError as error:
         found.mistakes.append(error)
     for node in here.values():

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from p2pfl.config.tables import NAME
+from p2pfl.config.writing import toml_value
 from p2pfl.errors import UserError
 from p2pfl.learn.table.column import TableProfile, look_at
 from p2pfl.learn.table.merging import Merged, merge, schema_text
@@ -73,7 +74,8 @@ def look_at_tables(
     if not target:
         header = read_header(paths[names[0]], layouts[names[0]])
         raise UserError("the column to predict is needed", key="--target", allowed=", ".join(header))
-    declared = {"target": target} | ({"positive": _values(positive)} if positive else {})
+    positives = [value.strip() for value in (positive or "").split(",") if value.strip()]
+    declared = {"target": target} | ({"positive": positives} if positive else {})
     profiles = _profiles(paths, layouts, target)
     proposals = [propose(profile, node=name, federation="", least_count=1) for name, profile in profiles.items()]
     merged = merge(proposals, declared)
@@ -83,12 +85,13 @@ def look_at_tables(
     by_schema = {name: make_layout({}, _layout_keys(layout), merged.contents) for name, layout in layouts.items()}
     looked = read_tables(merged.schema, paths, by_schema)
     _, odd = survey(looked.tables, merged.schema)
+    metrics = usual_metrics(merged.schema)
     return LookedAt(
         names=names,
         data={name: {"path": str(path)} | _layout_keys(layouts[name]) for name, path in paths.items()},
         merged=merged,
         schema_text=schema_text(merged, origin="Guessed by `p2pfl new` from the tables of all nodes."),
-        task_keys=_task_keys(merged),
+        task_keys=TASK_KEYS.format(metrics=toml_value(list(metrics)), metric=toml_value(metrics[0])),
         warnings=[*looked.warnings, *map(str, looked.mistakes), *odd],
     )
 
@@ -117,10 +120,6 @@ def _layout_keys(layout: Layout) -> dict[str, str]:
     return {key: getattr(layout, key) for key in keys if getattr(layout, key) != getattr(usual, key)}
 
 
-def _values(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
 def _names(tables: tuple[Path, ...], nodes: tuple[str, ...] | None) -> tuple[str, ...]:
     if nodes is not None:
         if len(nodes) != len(tables):
@@ -133,9 +132,3 @@ def _names(tables: tuple[Path, ...], nodes: tuple[str, ...] | None) -> tuple[str
             text = "this file's name cannot be the name of a node" if names.count(name) == 1 else "named twice"
             raise UserError(text, key="TABLE", value=str(path), allowed="--nodes with a name for each")
     return names
-
-
-def _task_keys(merged: Merged) -> str:
-    metrics = usual_metrics(merged.schema)
-    listed = ", ".join(f'"{name}"' for name in metrics)
-    return TASK_KEYS.format(metrics=f"[{listed}]", metric=f'"{metrics[0]}"')

@@ -140,7 +140,7 @@ class _Column:
         square = math.fsum(one.squares or 0.0 for one in numbers) / count
         variance = square - mean * mean
         spread = math.sqrt(variance) if variance > abs(square) * 1e-12 else 0.0
-        return _rounded(mean), _rounded(spread)
+        return float(f"{mean:.{DIGITS}g}"), float(f"{spread:.{DIGITS}g}")
 
 
 def _column(proposals: Sequence[Proposal], name: str) -> _Column:
@@ -305,10 +305,6 @@ def _who_says(column: _Column) -> str:
 def _in_words(column: ColumnProposal) -> str:
     values = ", ".join(list(column.values)[:3])
     return f"{column.kind} ({values})" if values and column.kind == "category" else f"{column.kind}s"
-
-
-def _rounded(value: float, digits: int = DIGITS) -> float:
-    return float(f"{value:.{digits}g}")
 
 
 # -- the file, with comments that say how each column is used ----------------------------------------------------------

@@ -2,7 +2,8 @@
 
 They are counts, sums and sums of squares, and the values of categories that enough rows have. Statistics of fewer rows
 than the least count are left out. Of nodes that agree on a schema, figures leave a node only in a sum over all; the
-names alone are sent (`TableNames`): of columns and categories, and what each column seems to hold.
+names alone are sent (`TableNames`): of columns and categories, and what each column seems to hold. Two nodes whose
+owners allow it send each other the statistics.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.errors import UserError
@@ -22,12 +24,14 @@ from p2pfl.learn.table.rows import make_layout
 from p2pfl.learn.table.schema import declared_by
 
 log = logging.getLogger("p2pfl")
+T = TypeVar("T")
 
 LEAST_COUNT = 5
 """The fewest rows that a statistic must cover to leave the node."""
 MOST_COLUMNS = 500
 MOST_VALUE_CHARACTERS = 64
 MOST_BYTES = 1 << 18
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
 class ColumnProposal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -36,14 +40,14 @@ class ColumnProposal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """
 
     kind: Kind
-    count: int
+    count: Count
     """The number of cells that are not missing."""
-    missing: int = 0
+    missing: Count = 0
     total: float | None = None
-    squares: float | None = None
+    squares: Annotated[float, Meta(ge=0)] | None = None
     """The sum of the squares of the numbers; `total` is their sum."""
-    values: dict[str, int] = {}
-    rare: int = 0
+    values: dict[str, Count] = {}
+    rare: Count = 0
     codes: tuple[str, ...] = ()
     """The codes that mean a missing value."""
 
@@ -205,20 +209,35 @@ def names_in(proposal: Proposal) -> TableNames:
 
 def unpack_names(raw: bytes) -> TableNames:
     """Decode names. Raises ValueError: they are none, or such that no honest node makes."""
+    names = _decode(raw, TableNames)
+    if names.format != NAMES_FORMAT:
+        raise ValueError(f"format {names.format}; this version reads {NAMES_FORMAT}")
+    _check(names)
+    return names
+
+
+def unpack(raw: bytes) -> Proposal:
+    """Decode a proposal. Raises ValueError: it is none, or such that no honest node makes."""
+    proposal = _decode(raw, Proposal)
+    _check(names_in(proposal))
+    return proposal
+
+
+def _decode(raw: bytes, kind: type[T]) -> T:
     if len(raw) > MOST_BYTES:
         raise ValueError(f"{len(raw):,} bytes; at most {MOST_BYTES:,}")
     try:
-        found = msgspec.json.decode(raw, type=TableNames)
+        return msgspec.json.decode(raw, type=kind)
     except UNREADABLE as error:
         raise ValueError(str(error)) from None
-    if found.format != NAMES_FORMAT:
-        raise ValueError(f"format {found.format}; this version reads {NAMES_FORMAT}")
-    if len(found.columns) > MOST_COLUMNS:
-        raise ValueError(f"{len(found.columns)} columns")
-    for name, column in found.columns.items():
+
+
+def _check(names: TableNames) -> None:
+    if len(names.columns) > MOST_COLUMNS:
+        raise ValueError(f"{len(names.columns)} columns")
+    for name, column in names.columns.items():
         values = column.values
         short = all(len(value) <= MOST_VALUE_CHARACTERS for value in values) and len(set(values)) == len(values)
         fits = short and (column.levels or not values) and (column.kind in FIGURED or not column.levels)
         if not (name and fits):
             raise ValueError(f"column {name[:40]!r} contradicts itself")
-    return found

@@ -425,14 +425,11 @@ def _distances(table: Table, others: list[Table], schema: Schema) -> dict[str, f
     """Return the distances for numeric columns that both have, by name."""
     found = {}
     for column in schema.numeric:
-        own, rest = _known_values(table, column), _rest(others, column)
+        own = _known_values(table, column)
+        rest = np.concatenate([np.zeros(0), *(_known_values(other, column) for other in others)])
         if len(own) and len(rest):
             found[column] = wasserstein(own, rest) / schema.scale(column)[1]
     return found
-
-
-def _rest(others: list[Table], column: str) -> Floats:
-    return np.concatenate([np.zeros(0), *(_known_values(other, column) for other in others)])
 
 
 def _oddities(node: str, table: Table, schema: Schema) -> list[str]:

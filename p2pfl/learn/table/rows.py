@@ -92,6 +92,8 @@ class Layout:
     """Other codes that mean a missing cell, by column; "*" stands for every column."""
     leave_out: tuple[str, ...] = ()
     """The columns to leave out of proposals when nodes agree on a schema."""
+    show_figures: bool = False
+    """True if the other of two nodes that agree on a schema may see this table's statistics."""
     on_bad_row: OnBadRow = "refuse"
     """The treatment of a row that cannot be read: a mistake ("refuse"), or left out and counted ("drop")."""
 
@@ -111,7 +113,6 @@ GONE = {
     "columns": "a first line with the names of the columns",
     "id": "nothing: all cells of a row decide whether it is held out",
     "limit_mb": "nothing: a table of any size is read",
-    "show_figures": "nothing: two nodes write a schema file, as of two each would learn the other's figures from a sum",
 }
 """Keys of the version before, and what to write in their place."""
 IN_WORDS = {
@@ -121,6 +122,7 @@ IN_WORDS = {
     "rename": '{ name = "name in the file" }',
     "absent": "a list of columns",
     "leave_out": "a list of columns",
+    "show_figures": "true or false",
     "missing": "a list of codes, or { column = [codes] }",
     "on_bad_row": '"refuse" or "drop"',
 }

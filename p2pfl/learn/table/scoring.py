@@ -16,6 +16,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -100,14 +101,9 @@ class TableModel(ScoresTables):
         except (KeyError, TypeError, AttributeError) as error:
             raise unreadable(error) from None
         widths = [schema.width, *(len(bias) for _, bias in layers)]
-        if (
-            not layers
-            or widths[-1] != schema.outputs
-            or any(
-                weight.shape != (out, into) for (weight, _), into, out in zip(layers, widths, widths[1:], strict=False)
-            )
-        ):
-            raise UserError("the weights do not fit the schema", value=[w.shape for w, _ in layers])
+        shapes = [weight.shape for weight, _ in layers]
+        if not layers or widths[-1] != schema.outputs or shapes != [(out, into) for into, out in pairwise(widths)]:
+            raise UserError("the weights do not fit the schema", value=shapes)
         return cls(schema=schema, missing=missing, layers=layers)
 
     def outputs(self, inputs: Floats) -> Floats:
@@ -199,7 +195,10 @@ INSTALL = "pip install 'p2pfl-gossip[onnx]'"
 
 def to_onnx(model: TableModel, metadata: dict[str, str]) -> bytes:
     """Return the content of the file. Raises UserError: the extra `onnx` is not installed."""
-    needs_onnx()
+    try:
+        from onnx import checker, helper  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise UserError("this format needs the package onnx", key="--format", value="onnx", allowed=INSTALL) from None
     graph = OnnxGraph()
     parts = [
         graph.number(column, *model.schema.scale(column), model.schema.indicators) for column in model.schema.numeric
@@ -207,21 +206,6 @@ def to_onnx(model: TableModel, metadata: dict[str, str]) -> bytes:
     parts += [graph.category(column, values) for column, values in model.schema.categories.items()]
     outputs = graph.layers(graph.add("Concat", parts, axis=1), model)
     graph.finish(outputs, model.schema.classes, *model.schema.scale(model.schema.target))
-    return finished(graph, metadata)
-
-
-def needs_onnx() -> None:
-    """Raises UserError: the extra `onnx` is not installed."""
-    try:
-        import onnx  # noqa: F401, PLC0415 - an extra
-    except ImportError:
-        raise UserError("this format needs the package onnx", key="--format", value="onnx", allowed=INSTALL) from None
-
-
-def finished(graph: OnnxGraph, metadata: dict[str, str]) -> bytes:
-    """Return the content of the file with this graph."""
-    from onnx import checker, helper  # noqa: PLC0415 - an extra
-
     made = helper.make_model(
         helper.make_graph(graph.nodes, "p2pfl", graph.inputs, graph.outputs, graph.constants),
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)],

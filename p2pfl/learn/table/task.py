@@ -205,7 +205,9 @@ def split_rows(task: TableTask, node: NodeContext, partition: str | None) -> Own
     if task.holdout:
         kept = held_out(table.columns, task.holdout, key=node.key_for("holdout"))[rows]
     train, held = rows[~kept], rows[kept]
-    _look_at_classes(task.schema, targets[train], table.path, node.name)
+    if task.schema.classes is not None and len(train) and len(np.unique(targets[train])) == 1:
+        only = task.schema.classes[int(targets[train][0])]
+        log.warning("%s: every row of node %s has the class %r", table.path, node.name, only)
     for text in untested(task, targets[train], targets[held]):
         log.warning("%s: node %s: %s", table.path, node.name, text)
     tests = None
@@ -236,9 +238,3 @@ def untested(task: TableTask, trained: Any, tested: Any) -> list[str]:
 
 def _pair(table: Table, schema: Schema) -> Pair:
     return encode_inputs(table.columns, schema), encode_targets(table.columns, schema)
-
-
-def _look_at_classes(schema: Schema, targets: Any, path: Path, node: str) -> None:
-    if schema.classes is not None and len(targets) and len(np.unique(targets)) == 1:
-        only = schema.classes[int(targets[0])]
-        log.warning("%s: every row of node %s has the class %r", path, node, only)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import tomllib
 
 import numpy as np
@@ -20,6 +21,7 @@ from p2pfl.learn.table import (
     pack,
     propose,
     schema_text,
+    unpack,
 )
 
 
@@ -183,3 +185,18 @@ def test_how_a_file_is_written_is_guessed_from_its_beginning(tmp_path, raw, expe
     (tmp_path / "t.csv").write_bytes(raw)
     found = guess_layout(tmp_path / "t.csv")
     assert (found.separator, found.decimal, found.encoding) == expected
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        {"kind": "number", "count": -5},
+        {"kind": "number", "count": 5, "total": 1, "squares": -1},
+        {"kind": "category", "count": 5, "values": {"a" * 65: 5}},
+        {"kind": "category", "count": 5, "values": {"a": 2**60}},
+    ],
+)
+def test_what_no_honest_node_proposes_is_refused(told, column):
+    with pytest.raises(ValueError, match=r"."):
+        unpack(json.dumps(json.loads(pack(told("a", table()))) | {"columns": {"w": column}}).encode())
+    assert unpack(pack(told("a", table()))) == told("a", table())

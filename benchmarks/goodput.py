@@ -48,10 +48,9 @@ from p2pfl.core.events import (
 from p2pfl.core.messages import CHUNK_BYTES, Message, Ready, Reply, Request, request_digest
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding, Session, SessionKeys
-from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.changes import entry, image
 from p2pfl.engine.engine import Engine
-from p2pfl.engine.state import NodeState
+from p2pfl.engine.state import Codecs, NodeState
 from p2pfl.net.links import Links, Membership
 from p2pfl.net.session_table import Callbacks
 from p2pfl.storage import State, Store

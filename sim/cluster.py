@@ -19,7 +19,8 @@ from p2pfl.config.graph import all_hops, all_shares, rule_of, settings_of
 from p2pfl.config.model import Edges, EvaluateEvery, FederationConfig
 from p2pfl.core.events import Event
 from p2pfl.core.settings import Phase, Settings, Turns
-from p2pfl.engine.arithmetic import NodeSeen, codecs_of, fragments_of
+from p2pfl.engine.engine import codecs_of, fragments_of
+from p2pfl.engine.rounds import NodeSeen
 from p2pfl.learn.figures import gauge_of
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.privacy.plan import planned_rounds

@@ -17,10 +17,9 @@ from p2pfl.aggregate import Rule
 from p2pfl.compress import Payload
 from p2pfl.core.events import Event, Operation, RoundCommitted, StartRound
 from p2pfl.core.members import Life, Memory, Start
-from p2pfl.engine.arithmetic import Codecs, Forgery, Occasion, as_weighed
 from p2pfl.engine.changes import Entry, Image, change, entry, image, redo, restore
-from p2pfl.engine.engine import Engine
-from p2pfl.engine.state import NodeState
+from p2pfl.engine.engine import Engine, Forgery, Occasion, as_weighed
+from p2pfl.engine.state import Codecs, NodeState
 from p2pfl.errors import LearningError
 from p2pfl.learn.figures import Gauge
 from p2pfl.learn.interface import Learner, RoundStart, Score, Vector

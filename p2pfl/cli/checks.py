@@ -20,7 +20,7 @@ from p2pfl.config.load import load_node, node_file, node_mistakes
 from p2pfl.config.members import members_file
 from p2pfl.config.model import FederationConfig, Member, NodeConfig
 from p2pfl.crypto.identity import Identity, public_text
-from p2pfl.engine.arithmetic import codecs_of
+from p2pfl.engine.engine import codecs_of
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.features import import_declared

@@ -24,9 +24,7 @@ from p2pfl.compress import Payload
 from p2pfl.core.members import Life
 from p2pfl.core.messages import EdgeRecord, Reply, Request
 from p2pfl.core.settings import Best
-from p2pfl.engine import arithmetic
-from p2pfl.engine.arithmetic import Codecs
-from p2pfl.engine.state import Bodies, EdgeState, NodeState, as_bytes, zeros
+from p2pfl.engine.state import Bodies, Codecs, EdgeState, NodeState, as_bytes, lead, settle_vectors, zeros
 from p2pfl.errors import StorageError
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.privacy.accounting import Ledger, Spend
@@ -159,7 +157,7 @@ def settle(state: NodeState, change: RequestWasApplied | ReplyWasApplied, method
         edge.record.settle_request(change.request, reply, change.chain)
     else:
         edge.record.settle_reply(reply, change.chain)
-    arithmetic.settle(state, edge, reply.factor, reply.terms, method, bodies)
+    settle_vectors(state, edge, reply.factor, reply.terms, method, bodies)
     state.terms = method.heard(state.terms, reply.terms)
 
 
@@ -172,7 +170,7 @@ def _exchange(state: NodeState, change: RequestWasApplied | ReplyWasApplied, cod
     else:
         raise ValueError("a reply was applied without a pending request")
     bodies = codecs.bodies(state, change.peer, incoming, outgoing)
-    arithmetic.lead(state, edge, change.reply.factor, bodies)
+    lead(state, edge, change.reply.factor, bodies)
     settle(state, change, method, bodies)
 
 

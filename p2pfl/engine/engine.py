@@ -8,16 +8,20 @@ compute D = k (h_i - h_j) in the same way. Each change is also a `Change` that `
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+import struct
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
 from queue import SimpleQueue
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from p2pfl.aggregate import Rule
-from p2pfl.compress import Payload
+from p2pfl.aggregate import Rule, liars_of
+from p2pfl.compress import Payload, make_compressor, require_replicas
+from p2pfl.config.model import FederationConfig
 from p2pfl.core.events import (
     ApplyReply,
     ApplyRequest,
@@ -41,28 +45,6 @@ from p2pfl.core.events import (
 from p2pfl.core.limits import Fault
 from p2pfl.core.messages import Reply, Request, next_chain, request_digest
 from p2pfl.core.settings import turn_of
-from p2pfl.engine.arithmetic import (
-    Claim,
-    Codecs,
-    Forgery,
-    FragmentMean,
-    NodeSeen,
-    Occasion,
-    RuleMixer,
-    Show,
-    as_it_is,
-    as_weighed,
-    chance_of,
-    check_moved,
-    distance,
-    gathered,
-    has_moved,
-    lead,
-    median,
-    norm,
-    round_change,
-    slices_of,
-)
 from p2pfl.engine.changes import (
     BudgetWasSpent,
     Change,
@@ -77,7 +59,27 @@ from p2pfl.engine.changes import (
     redo,
     settle,
 )
-from p2pfl.engine.state import Bodies, EdgeState, NodeState, gathered_values
+from p2pfl.engine.rounds import (
+    FragmentMean,
+    NodeSeen,
+    RuleMixer,
+    distance,
+    gathered,
+    has_moved,
+    median,
+    norm,
+    round_change,
+)
+from p2pfl.engine.state import (
+    Bodies,
+    Codecs,
+    EdgeState,
+    NodeState,
+    check_moved,
+    gathered_values,
+    lead,
+    slices_of,
+)
 from p2pfl.errors import LearningError, PeerFault
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector
 from p2pfl.learn.privacy.accounting import Spend
@@ -91,6 +93,48 @@ NORM_CEILING = 1e15
 LARGEST_TERM = 1e300
 NORM_MULTIPLE = 1e3
 """The largest norm of a replica, as a multiple of our own model's; a whole model after a resync must pass."""
+
+
+class Occasion(NamedTuple):
+    """The transaction for which a vector is shown: sequence number `seq` within an incarnation of the edge."""
+
+    incarnation: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forgery:
+    """Bytes that no encoder has made, sent in place of a vector; a neighbor must refuse them."""
+
+    body: Payload
+
+
+Show = Callable[[Vector, int, Occasion], Vector | Forgery]
+"""(channels (c d,), peer, occasion) -> the vector (c d,) that this neighbor sees; it must be finite and not change
+later.
+"""
+Claim = Callable[[float], float]
+"""The weight a_i of this node -> the weight that its messages carry."""
+
+
+def as_it_is(channels: Vector, peer: int, occasion: Occasion) -> Vector:
+    """Show the channels unchanged."""
+    del peer, occasion
+    return channels
+
+
+def as_weighed(weight: float) -> float:
+    """Send the weight unchanged."""
+    return weight
+
+
+_PLACE = struct.Struct("<QQQQ")
+
+
+def chance_of(sender: int, receiver: int, incarnation: int, seq: int) -> int:
+    """Return a 64-bit random seed for the sender's payload in this transaction, the same in nodes and simulations."""
+    place = _PLACE.pack(sender, receiver, incarnation, seq)
+    return int.from_bytes(blake2b(place, digest_size=8, person=b"p2pfl-chance").digest(), "little")
 
 
 class Outcome(Struct, frozen=True, gc=False):
@@ -438,6 +482,33 @@ class Engine:
     def _done(self, event: Event | None, change: Change, *, urgent: bool = False) -> Outcome:
         redo(self.state, change, codecs=self.codecs, method=self.method)
         return Outcome(event, change, urgent)
+
+
+def codecs_of(federation: FederationConfig, index: int) -> Codecs:
+    """Return the codecs that member `index` uses with its neighbors.
+
+    Raises UserError if a compressor does not exist, if error feedback would not converge with it, or if it leaves no
+    replicas for a robust rule.
+    """
+    own = {i + j - index: spec for (i, j), spec in federation.edge_compressors.items() if index in (i, j)}
+    made = {peer: make_compressor(spec) for peer, spec in own.items()}
+    codecs = Codecs(make_compressor(federation.gossip.compressor), made)
+    if liars_of(federation.gossip.rule):
+        for codec in (codecs.default, *made.values()):
+            require_replicas(codec, federation.gossip.rule)
+    return codecs
+
+
+def fragments_of(codecs: Codecs, peers: Iterable[int]) -> dict[int, int]:
+    """Return the neighbors whose edges have no replicas, and how many fragments each takes."""
+    found = ((peer, codecs.fragments_of(peer)) for peer in peers)
+    return {peer: fragments.count for peer, fragments in found if fragments is not None}
+
+
+def gammas_of(federation: FederationConfig, index: int, size: int) -> dict[int, float]:
+    """Return the mixing step between member `index` and each of its neighbors, for models of `size` values."""
+    codecs, gamma = codecs_of(federation, index), federation.gossip.gamma
+    return {peer: gamma * codecs.of(peer).gamma(size) for peer in federation.neighbors(index)}
 
 
 def recode(engine: Engine, codecs: Codecs) -> None:

@@ -1,6 +1,12 @@
-"""The part of a node's state that must survive: channels, the method's vectors, and the replicas of every edge.
+"""The part of a node's state that must survive: channels, the method's vectors, and the replicas of every edge; and
+what an exchange does to it.
 
 Only one thread at a time writes to it (the engine's). `engine` changes the state; `changes` turns it into bytes.
+
+The arithmetic of an exchange has two steps. `lead` computes what changes and measures it, so that a change that fails a
+check leaves no trace; `settle_vectors` applies it, and cannot fail. Both process the vectors in tiles that fit in the
+cache, as `rounds` does. The operations on a tile are the same as on the whole vector, in the same order, so the bits do
+not depend on the tiling.
 
 `Scratch` and `Bodies` are the memory of an exchange, which is computed twice: once to check it, once to carry it out.
 So that nothing of the model's size lies between the two, both decode the payloads again, tile by tile, where the
@@ -11,17 +17,18 @@ once, into two vectors that are kept.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.compress import Compressor, LazyRow, Payload, Reader, TiledCompressor
+from p2pfl.compress import Compressor, Fragments, LazyRow, Payload, Reader, TiledCompressor
 from p2pfl.core.members import FIRST_LIFE, Life
 from p2pfl.core.messages import DIGEST_BYTES, EdgeRecord
 from p2pfl.core.settings import Best
+from p2pfl.errors import PeerFault
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.privacy.accounting import Ledger
 from p2pfl.methods import Method
@@ -381,3 +388,147 @@ def zeros(model: Vector) -> Vector:
 def as_bytes(array: NDArray[np.generic]) -> memoryview:
     """Return the array's own memory in row order if it is contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+@dataclass(frozen=True, slots=True)
+class Codecs:
+    """A node's compressors: `default` for every neighbor not in `by_peer`."""
+
+    default: Compressor
+    by_peer: Mapping[int, Compressor] = field(default_factory=dict)
+
+    def of(self, peer: int) -> Compressor:
+        return self.by_peer.get(peer, self.default)
+
+    def fragments_of(self, peer: int) -> Fragments | None:
+        """Return the compressor of an edge without replicas; None if the edge has replicas."""
+        codec = self.of(peer)
+        return codec if isinstance(codec, Fragments) else None
+
+    def need_replicas(self, peer: int) -> bool:
+        return self.fragments_of(peer) is None
+
+    def bodies(self, state: NodeState, peer: int, incoming: Payload, outgoing: Payload | None = None) -> Bodies:
+        """Return the payloads of an exchange, to be decoded: the neighbor's and, if given, the node's own.
+
+        Raises PeerFault.
+        """
+        size, fragments, scratch = state.channels.size, self.fragments_of(peer), state.scratch
+        scratch.fit(state.channels.dtype)
+        if fragments is None:
+            bodies = Bodies(scratch, (slice(0, size),), scratch.shown("peer", self.of(peer), incoming, size))
+        else:
+            fragment = fragments.read_fragment(incoming)
+            slices = slices_of(state, fragments, fragment)
+            bodies = Bodies(scratch, slices, fragments.fragment_reader(incoming, _total(slices)), fragment=fragment)
+        if outgoing is not None:
+            self.take_own(bodies, peer, outgoing)
+        return bodies
+
+    def take_own(self, bodies: Bodies, peer: int, outgoing: Payload) -> None:
+        """Add this node's own payload to those of an exchange."""
+        fragments, size = self.fragments_of(peer), _total(bodies.slices)
+        if fragments is None:
+            bodies.own = bodies.scratch.shown("own", self.of(peer), outgoing, size)
+        else:
+            bodies.own = fragments.fragment_reader(outgoing, size)
+
+    @property
+    def specs(self) -> dict[int, str]:
+        """Specs of the neighbors that have their own compressor."""
+        return {peer: codec.spec for peer, codec in self.by_peer.items()}
+
+    def largest_bytes(self, size: int) -> int:
+        """Return the size of the largest payload for a vector of `size` values, over all edges."""
+        return max(codec.size_bytes(size) for codec in (self.default, *self.by_peer.values()))
+
+
+def slices_of(state: NodeState, fragments: Fragments, fragment: int) -> list[slice]:
+    """Return the places of a fragment in the channels."""
+    return fragments.slices(fragment, state.channels.size, state.channels.size // max(1, state.model.size))
+
+
+def _total(slices: Sequence[slice]) -> int:
+    return sum(part.stop - part.start for part in slices)
+
+
+def lead(state: NodeState, edge: EdgeState, factor: float, bodies: Bodies) -> tuple[float, float]:
+    """Compute both replicas from the decoded payloads, and what becomes of the channels, which will move by D/n with
+    D = k (h_j - h_i), a tile at a time; nothing is kept.
+
+    Without replicas, h_j and h_i are the payloads themselves, and only their slices move. D has the same bits at both
+    ends up to its sign. Returns the norms of the neighbor's replica and of the channels after the move, or of these
+    slices of them. Raises PeerFault: a payload holds what no encoder sends.
+    """
+    model, bare, spare = state.channels, bodies.fragment is not None, bodies.scratch.spare
+    rate, samples = model.dtype.type(factor), model.dtype.type(state.samples)
+    replica_square = model_square = gap_square = 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for part, here in bodies.tiles():
+            peer, own = bodies.after(edge, part, here)
+            replica_square += square_of(peer)
+            if factor == 0.0 and not bare:
+                continue
+            if bare and part.start < state.model.size:
+                gap_square += square_of(np.subtract(peer, own, out=spare[: own.size]))
+            move = bodies.move(peer, own, rate)
+            after = np.divide(move, samples, out=spare[: move.size])
+            model_square += square_of(np.add(model[part], after, out=after))
+    bodies.gap = gap_square
+    return float(np.sqrt(replica_square)), float(np.sqrt(model_square))
+
+
+def settle_vectors(  # noqa: PLR0917 - the exchange, then the method and the payloads
+    state: NodeState, edge: EdgeState, factor: float, terms: tuple[float, ...], method: Method, bodies: Bodies
+) -> None:
+    """Apply what `lead` has computed and checked, and the method's part at the edge.
+
+    With k = 0 the channels do not change, not even -0 to 0.
+    """
+    if bodies.fragment is not None:
+        first = bodies.slices[0]
+        edge.gaps[bodies.fragment] = bodies.gap, first.stop - first.start
+        if factor == 0.0:
+            return
+    channels, samples, spare = state.channels, state.channels.dtype.type(state.samples), bodies.scratch.spare
+    rate, keeping = channels.dtype.type(factor), factor != 0.0 and method.moves(terms)
+    if keeping:
+        edge.keep(method.kept_edges, channels)
+    for part, here in reversed(list(bodies.tiles())):  # the last ones that `lead` has read are still in the cache
+        peer, own = bodies.after(edge, part, here, for_good=True)
+        if factor == 0.0:
+            continue
+        move = bodies.move(peer, own, rate)
+        channels[part] += np.divide(move, samples, out=spare[: move.size])
+        if keeping:
+            kept = {name: vector[part] for name, vector in edge.kept.items()}
+            for name, new in method.moved(kept, move, terms).items():
+                kept[name][:] = new
+
+
+def check_moved(  # noqa: PLR0917 - the exchange, then the method and the payloads
+    state: NodeState, edge: EdgeState, factor: float, terms: tuple[float, ...], method: Method, bodies: Bodies
+) -> None:
+    """Check that the vectors the method will keep for the edge after `settle_vectors` can be computed and are finite.
+
+    A user's method may do anything with a neighbor's terms. Raises PeerFault if a vector is not finite.
+    """
+    if factor == 0.0 or not method.moves(terms):
+        return
+    none, rate = zeros(state.channels), state.channels.dtype.type(factor)
+    for part, here in bodies.tiles():
+        kept = {name: edge.kept.get(name, none)[part] for name in method.kept_edges}
+        peer, own = bodies.after(edge, part, here)
+        with np.errstate(all="ignore"):
+            moved = method.moved(kept, bodies.move(peer, own, rate), terms)
+        if not all(np.isfinite(vector).all() for vector in moved.values()):
+            raise PeerFault("the exchange would leave a value on the edge that is not finite")
+
+
+def square_of(tile: Vector) -> float:
+    """Return |tile|^2, in the tile's own dtype unless that overflows."""
+    square = float(np.dot(tile, tile))
+    if np.isfinite(square):
+        return square
+    wide: NDArray[np.float64] = tile.astype(np.float64)
+    return float(np.dot(wide, wide))

@@ -17,7 +17,6 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
-from p2pfl.core.messages import Message
 from p2pfl.crypto import FederationMismatch, UnlistedKey
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding
@@ -374,6 +373,7 @@ class Links:
             shared=shared,
             spawn=self._run,
         )
+        self.send = self._table.send
         self._refusals = refusals = Refusals(
             self.counters, watcher.log, watcher.on_alarm, watcher.name_of, watcher.name_of_key
         )
@@ -405,12 +405,6 @@ class Links:
     def port(self) -> int:
         """The bound port."""
         return self._transport.port
-
-    def send(self, peer: int, session: int, message: Message) -> None:
-        """Queue a message. It is dropped silently if that session is no longer the open one."""
-        link = self._table.find(peer, session)
-        if link is not None:
-            link.send(message)
 
     def session(self, peer: int) -> tuple[int, Line] | None:
         """Return the number of the session with a neighbor, and its line; None without a session."""

@@ -174,6 +174,12 @@ class SessionTable:
         del self.places[peer]
         place.wake()
 
+    def send(self, peer: int, session: int, message: Message) -> None:
+        """Queue a message. It is dropped silently if that session is no longer the open one."""
+        link = self.find(peer, session)
+        if link is not None:
+            link.send(message)
+
     def find(self, peer: int, number: int) -> PeerLink | None:
         link = self.places[peer].link if peer in self.places else None
         return link if link is not None and link.number == number else None

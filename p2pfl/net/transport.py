@@ -1,23 +1,32 @@
-"""The interface of a transport, which dials and accepts lines; lines, their counters, and the log of what was refused.
+"""Lines and their counters, the interface of a transport, which dials and accepts lines, and the log of refusals.
 
 A line carries sealed chunks between two nodes, in order, until it ends. It is unaware of sessions: bytes go out and
 come in, and the connection exists or has ended. It counts the sealed bytes, without the overhead of what carries it.
-Transports are `websocket` and a relay; tests have one in memory. Below HTTP and WebSocket a `Tap` counts a connection's
-bytes, because aiohttp accepts any number of empty fragments, each of which costs more than its bytes.
+Lines over a WebSocket are here, their transport is `websocket`; others go through a relay, and in tests through memory.
+Below HTTP and WebSocket a `Tap` counts a connection's bytes, because aiohttp accepts any number of empty fragments,
+each of which costs more than its bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from logging import DEBUG, INFO, WARNING, Logger
 from typing import Any, Protocol, TypeVar
 
+import aiohttp
+from aiohttp import ClientWebSocketResponse, WSMsgType, web
+from aiohttp.http import WebSocketError
+
+from p2pfl.core.limits import TokenBucket
+from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.crypto import FederationMismatch, UnlistedKey
 from p2pfl.errors import PeerFault
 from p2pfl.foreign import printable
@@ -214,6 +223,83 @@ class Line(ABC):
 
     @abstractmethod
     async def close(self, within_s: float) -> None: ...
+
+
+TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+PINGS_PER_S = 10.0
+"""Pings and pongs allowed per second, beyond a burst of `BURST`: an honest end sends none.
+
+256 KiB of them at once would hold up the loop for a tenth of a second or more.
+"""
+
+WebSocket = ClientWebSocketResponse | web.WebSocketResponse
+
+
+def keep_queue_short(web_socket: WebSocket) -> None:
+    """Limit the kernel's send queue: on a slow link a ping must not wait behind megabytes until the peer seems dead."""
+    raw = web_socket.get_extra_info("socket")
+    if raw is not None and TCP_NOTSENT_LOWAT is not None:
+        with suppress(OSError):
+            raw.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, CHUNK_BYTES)
+
+
+class WebSocketLine(Line):
+    """A line over a WebSocket; `tap` counts the bytes below it."""
+
+    def __init__(self, web_socket: WebSocket, tap: Tap) -> None:
+        super().__init__()
+        self._socket, self._tap = web_socket, tap
+        keep_queue_short(web_socket)
+        self._pings = TokenBucket(PINGS_PER_S)
+
+    @property
+    def peer_address(self) -> str:
+        place = self._socket.get_extra_info("peername")
+        return str(place[0]) if place else ""
+
+    @property
+    def bytes_came(self) -> int:
+        return self._tap.came
+
+    async def _push(self, data: bytes) -> None:
+        try:
+            await self._socket.send_bytes(data)
+        except (ConnectionError, aiohttp.ClientError) as error:
+            raise GoneError(str(error) or type(error).__name__) from None
+
+    async def _pull(self) -> bytes:
+        """Wait for the next chunk, and limit pings, which aiohttp would not do."""
+        try:
+            while (message := await self._socket.receive()).type in (WSMsgType.PING, WSMsgType.PONG):
+                self._tap.account(len(message.data))
+                if self._pings.take(asyncio.get_running_loop().time()) > 0.0:
+                    raise PeerFault("more pings than an honest end sends")
+                if message.type is WSMsgType.PING:
+                    await self._socket.pong(message.data)
+        except (ConnectionError, aiohttp.ClientError) as gone:
+            raise GoneError(str(gone) or type(gone).__name__) from None
+        if self._tap.overran:
+            raise PeerFault("WebSocket frames without end that make no message")
+        match message.type, message.data:
+            case WSMsgType.BINARY, bytes(data):
+                self._tap.account(len(data))
+                return data
+            case WSMsgType.TEXT, _:
+                raise PeerFault("a text message")
+            case WSMsgType.ERROR, WebSocketError() as error:
+                # The error's text may quote data from the peer.
+                raise PeerFault(f"broken WebSocket frame, fault {error.code:d}")
+            case WSMsgType.ERROR, error:
+                raise GoneError(str(error) or type(error).__name__)
+        raise GoneError("closed by the peer")
+
+    async def close(self, within_s: float) -> None:
+        with suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(within_s):
+                await self._socket.close()
+        if (error := self._socket.exception()) is not None:
+            # The frames refer to the socket, which refers to the error.
+            error.with_traceback(None).__context__ = None
 
 
 DIFFERS = "federation-differs"

@@ -1,4 +1,4 @@
-"""Lines over WebSockets: dialed by a client without browser habits, or accepted by the acceptor.
+"""The transport over WebSockets: it dials with a client without browser habits, and the acceptor accepts.
 
 No aiohttp exception leaves this module. At its end a `OneShotClient` dials a node only for its charter, to bring a
 newer one or to ask for one, without running a node: `p2pfl member` on a laptop does this, as do a newcomer that no
@@ -8,9 +8,7 @@ neighbor lists yet and a node that has lost all of its neighbors.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,13 +16,10 @@ from logging import Logger
 from typing import Any, TypeVar
 
 import aiohttp
-from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType, web
-from aiohttp.http import WebSocketError
+from aiohttp import ClientSession, web
 
 from p2pfl.config.charter import HASH_BYTES, federation_id, keys
 from p2pfl.config.model import FederationConfig, NodeConfig
-from p2pfl.core.limits import TokenBucket
-from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import MAX_SEALED_BYTES, FederationBinding, Initiator, Session
 from p2pfl.errors import P2PFLError, PeerFault
@@ -52,21 +47,13 @@ from p2pfl.net.transport import (
     Refusals,
     Tap,
     Transport,
+    WebSocketLine,
 )
 
-TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 FRAME_BYTES = 16
 """Room for what a relay adds to a sealed chunk."""
 MESSAGE_BYTES = MAX_SEALED_BYTES + FRAME_BYTES + 1
 """aiohttp refuses messages of this size or more."""
-
-PINGS_PER_S = 10.0
-"""Pings and pongs allowed per second, beyond a burst of `BURST`: an honest end sends none.
-
-256 KiB of them at once would hold up the loop for a tenth of a second or more.
-"""
-
-WebSocket = ClientWebSocketResponse | web.WebSocketResponse
 
 
 def reason_of(error: Exception) -> str:
@@ -74,73 +61,6 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return str(error) or type(error).__name__
-
-
-def keep_queue_short(web_socket: WebSocket) -> None:
-    """Limit the kernel's send queue: on a slow link a ping must not wait behind megabytes until the peer seems dead."""
-    raw = web_socket.get_extra_info("socket")
-    if raw is not None and TCP_NOTSENT_LOWAT is not None:
-        with suppress(OSError):
-            raw.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, CHUNK_BYTES)
-
-
-class WebSocketLine(Line):
-    """A line over a WebSocket; `tap` counts the bytes below it."""
-
-    def __init__(self, web_socket: WebSocket, tap: Tap) -> None:
-        super().__init__()
-        self._socket, self._tap = web_socket, tap
-        keep_queue_short(web_socket)
-        self._pings = TokenBucket(PINGS_PER_S)
-
-    @property
-    def peer_address(self) -> str:
-        place = self._socket.get_extra_info("peername")
-        return str(place[0]) if place else ""
-
-    @property
-    def bytes_came(self) -> int:
-        return self._tap.came
-
-    async def _push(self, data: bytes) -> None:
-        try:
-            await self._socket.send_bytes(data)
-        except (ConnectionError, aiohttp.ClientError) as error:
-            raise GoneError(str(error) or type(error).__name__) from None
-
-    async def _pull(self) -> bytes:
-        """Wait for the next chunk, and limit pings, which aiohttp would not do."""
-        try:
-            while (message := await self._socket.receive()).type in (WSMsgType.PING, WSMsgType.PONG):
-                self._tap.account(len(message.data))
-                if self._pings.take(asyncio.get_running_loop().time()) > 0.0:
-                    raise PeerFault("more pings than an honest end sends")
-                if message.type is WSMsgType.PING:
-                    await self._socket.pong(message.data)
-        except (ConnectionError, aiohttp.ClientError) as gone:
-            raise GoneError(str(gone) or type(gone).__name__) from None
-        if self._tap.overran:
-            raise PeerFault("WebSocket frames without end that make no message")
-        match message.type, message.data:
-            case WSMsgType.BINARY, bytes(data):
-                self._tap.account(len(data))
-                return data
-            case WSMsgType.TEXT, _:
-                raise PeerFault("a text message")
-            case WSMsgType.ERROR, WebSocketError() as error:
-                # The error's text may quote data from the peer.
-                raise PeerFault(f"broken WebSocket frame, fault {error.code:d}")
-            case WSMsgType.ERROR, error:
-                raise GoneError(str(error) or type(error).__name__)
-        raise GoneError("closed by the peer")
-
-    async def close(self, within_s: float) -> None:
-        with suppress(TimeoutError, ConnectionError):
-            async with asyncio.timeout(within_s):
-                await self._socket.close()
-        if (error := self._socket.exception()) is not None:
-            # The frames refer to the socket, which refers to the error.
-            error.with_traceback(None).__context__ = None
 
 
 async def refuse_redirect(*_: object) -> None:

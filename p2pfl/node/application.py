@@ -22,8 +22,8 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.core.core import Course
 from p2pfl.core.events import MemberEnded
 from p2pfl.core.settings import Phase
-from p2pfl.engine.arithmetic import neighbor_distance
 from p2pfl.engine.engine import Engine
+from p2pfl.engine.rounds import neighbor_distance
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.interface import Learner, Score

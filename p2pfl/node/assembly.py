@@ -28,10 +28,10 @@ from p2pfl.core.members import Life, Memory, Start
 from p2pfl.core.settings import Settings, turns_of
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.crypto.session import FederationBinding
-from p2pfl.engine.arithmetic import Codecs, codecs_of, fragments_of, gammas_of, memory_plan
 from p2pfl.engine.changes import change, redo, restore
-from p2pfl.engine.engine import Engine
-from p2pfl.engine.state import NodeState
+from p2pfl.engine.engine import Engine, codecs_of, fragments_of, gammas_of
+from p2pfl.engine.rounds import memory_plan
+from p2pfl.engine.state import Codecs, NodeState
 from p2pfl.errors import UserError
 from p2pfl.learn.figures import Gauge, gauge_of, unscaled
 from p2pfl.learn.interface import Learner, device_of, plan_by

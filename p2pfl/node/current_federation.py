@@ -14,8 +14,7 @@ from p2pfl.core.events import Amended
 from p2pfl.core.settings import turns_of
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding
-from p2pfl.engine.arithmetic import codecs_of
-from p2pfl.engine.engine import recode
+from p2pfl.engine.engine import codecs_of, recode
 from p2pfl.errors import UserError
 from p2pfl.net.address import parse_address
 from p2pfl.net.link import MALFORMED

@@ -33,10 +33,9 @@ from p2pfl.core.events import (
     StorageFailed,
     StorageRestored,
 )
-from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.changes import Change, entry, image
 from p2pfl.engine.engine import Engine
-from p2pfl.engine.state import NodeState
+from p2pfl.engine.state import Codecs, NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.privacy import Spend
 from p2pfl.learn.privacy.accounting import Ledger

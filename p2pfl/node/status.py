@@ -24,8 +24,8 @@ from p2pfl.core.events import Alarm
 from p2pfl.core.limits import View, pace_setter
 from p2pfl.core.settings import Phase
 from p2pfl.core.training import is_behind
-from p2pfl.engine.arithmetic import neighbor_distance
 from p2pfl.engine.engine import Engine
+from p2pfl.engine.rounds import neighbor_distance
 from p2pfl.learn.figures import own_classes
 from p2pfl.learn.interface import device_of
 from p2pfl.net.link import SILENT

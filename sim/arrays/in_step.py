@@ -23,8 +23,8 @@ from p2pfl.compress import Compressor, Fragments
 from p2pfl.config.graph import rule_of
 from p2pfl.core.events import Mix
 from p2pfl.core.settings import turn_of
-from p2pfl.engine.arithmetic import RuleMixer, chance_of
-from p2pfl.engine.engine import NORM_CEILING
+from p2pfl.engine.engine import NORM_CEILING, chance_of
+from p2pfl.engine.rounds import RuleMixer
 from sim.arrays.setting import Flows, Memory
 from sim.arrays.vectors import CHUNK_FLOATS, Integers, Train
 from sim.attacks import Attack

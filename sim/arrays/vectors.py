@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from p2pfl.compress import Compressor
-from p2pfl.engine.arithmetic import chance_of
+from p2pfl.engine.engine import chance_of
 from sim.arrays.clock import Events, Kind
 from sim.arrays.setting import Flows, Memory
 

@@ -15,8 +15,7 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.core.edge import Edge
 from p2pfl.core.limits import ResyncBrake
 from p2pfl.core.messages import Message, Ready
-from p2pfl.engine.arithmetic import Forgery, Occasion
-from p2pfl.engine.engine import Engine
+from p2pfl.engine.engine import Engine, Forgery, Occasion
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import Vector
 from p2pfl.net.links import Links

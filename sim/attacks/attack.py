@@ -24,7 +24,7 @@ from p2pfl.compress import Compressor
 from p2pfl.core.core import Core
 from p2pfl.core.events import Effect
 from p2pfl.core.messages import Ready
-from p2pfl.engine.arithmetic import Forgery
+from p2pfl.engine.engine import Forgery
 from p2pfl.errors import UserError
 from p2pfl.plugins import FAILURES, describe_failure, find_object
 from p2pfl.specs import MISSING, Catalog, Entry, Made, Parameter, number

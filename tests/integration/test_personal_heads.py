@@ -9,7 +9,7 @@ import safetensors.numpy
 from p2pfl.config import load_node
 from p2pfl.core import Reply, Request
 from p2pfl.errors import UserError
-from p2pfl.net import Links
+from p2pfl.net import SessionTable
 from p2pfl.node import read_learned, read_setup, replay
 from p2pfl.storage import peek
 
@@ -103,14 +103,14 @@ def head_of(node):
 def bodies(monkeypatch):
     """The payload of every Request and Reply that a node sends."""
     sent = []
-    send = Links.send
+    send = SessionTable.send
 
     def watched(self, peer, session, message):
         if isinstance(message, Request | Reply):
             sent.append(bytes(message.body))
         send(self, peer, session, message)
 
-    monkeypatch.setattr(Links, "send", watched)
+    monkeypatch.setattr(SessionTable, "send", watched)
     return sent
 
 

@@ -20,8 +20,8 @@ import pytest
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.load import load_config
-from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.changes import ReplyWasApplied, redo
+from p2pfl.engine.state import Codecs
 from p2pfl.methods import Method
 from p2pfl.node.assembly import replay
 from p2pfl.storage import peek

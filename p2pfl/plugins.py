@@ -1,5 +1,5 @@
-"""What is found by its name: the version of this software, a package's own names (`face`), and the user's own code: a
-task, a rule or a method, whose failures are reported in one line.
+"""What is found by its name: the version of this software, and the user's own code: a task, a rule or a method, whose
+failures are reported in one line.
 
 A name is `file.py:object`, where the file is relative to the folder of the federation file, or `package.module:object`.
 """
@@ -11,7 +11,6 @@ import importlib.util
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import PackageNotFoundError, version
@@ -123,25 +122,3 @@ def _module_from_file(what: str, path: Path) -> ModuleType:
         sys.path.append(str(path.parent))  # last, so that files next to it shadow no library
     spec.loader.exec_module(module)
     return module
-
-
-def face(package: str, *, deep: bool = False) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package with which names of its modules can be imported from the package itself.
-
-    Tests import so, that code can move. Modules (with `deep` those of its packages, too) are imported one after the
-    other, until one has the name.
-    """
-
-    def find(name: str) -> Any:
-        from pkgutil import iter_modules, walk_packages  # noqa: PLC0415 - only tests come here
-
-        known = (walk_packages if deep else iter_modules)(sys.modules[package].__path__, f"{package}.")
-        modules = [one.name for one in known if (deep or not one.ispkg) and not one.name.endswith("__main__")]
-        if f"{package}.{name}" not in modules and not name.startswith("__"):
-            for module in modules:
-                value = vars(importlib.import_module(module)).get(name, sys)
-                if not isinstance(value, ModuleType):
-                    return value
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
-
-    return find

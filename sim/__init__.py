@@ -8,8 +8,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from p2pfl.plugins import face
-
 if TYPE_CHECKING:
     from sim.simulation import simulate
     from sim.worlds.world import World
@@ -22,14 +20,11 @@ _HOME = {
 }
 
 
-_module_with = face(__name__, deep=True)
-
-
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        return _module_with(name)
-    found = globals()[name] = getattr(import_module(_HOME[name]), name)
-    return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faces  # noqa: F401
 from hypothesis import strategies as st
 
 from p2pfl.core import Ask, Busy, Done, Hello, LivesTold, Ready, Reply, Request, Resign, Resync

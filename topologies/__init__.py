@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import math
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -48,12 +46,6 @@ _HOME = {
 
 
 def __getattr__(name: str) -> object:
-    """Return a name of `_HOME`, or for tests, which should not know where code is, what the first module has."""
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
-    from pkgutil import walk_packages  # noqa: PLC0415 - only tests come here
-
-    for module in () if name.startswith("__") else walk_packages(__path__, "topologies."):
-        if not isinstance(value := vars(import_module(module.name)).get(name, math), ModuleType):
-            return value
-    raise AttributeError(f"module 'topologies' has no attribute {name!r}")
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

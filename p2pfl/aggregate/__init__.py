@@ -27,7 +27,6 @@ from p2pfl.aggregate.rules import (
     SelfCenteredClipping,
     TrimmedMean,
 )
-from p2pfl.plugins import face
 
 __all__ = [
     "ADVICE",
@@ -56,5 +55,3 @@ __all__ = [
     "make_rule",
     "parse_rule",
 ]
-
-__getattr__ = face(__name__)

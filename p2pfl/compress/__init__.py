@@ -26,7 +26,6 @@ from p2pfl.compress.interface import (
     TiledCompressor,
     Vector,
 )
-from p2pfl.plugins import face
 
 __all__ = [
     "EXAMPLES",
@@ -49,5 +48,3 @@ __all__ = [
     "require_library",
     "require_replicas",
 ]
-
-__getattr__ = face(__name__)

@@ -1,5 +1,1 @@
 """Turn files into frozen values: the settings of a federation and of a node, checked once, at the edge."""
-
-from p2pfl.plugins import face
-
-__getattr__ = face(__name__)

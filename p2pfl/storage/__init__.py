@@ -3,10 +3,7 @@
 This package handles names, arrays and bytes without knowing what they mean.
 """
 
-from p2pfl.plugins import face
 from p2pfl.storage.disk import Flush, Record
 from p2pfl.storage.store import Durability, Loaded, State, Store, peek
 
 __all__ = ["Durability", "Flush", "Loaded", "Record", "State", "Store", "peek"]
-
-__getattr__ = face(__name__)

@@ -20,9 +20,10 @@ from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from p2pfl.reporting import Report
+from p2pfl import Report
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import faces  # noqa: F401
 import oracle
 from drawn_worlds import draw
 

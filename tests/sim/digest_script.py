@@ -7,10 +7,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from sim import ChurnSpec, ComputeSpec, LiarSpec, LinkSpec, Spread, WorldSpec, describe, simulate
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import faces  # noqa: F401
 from drawn_worlds import draw
+
+from sim import ChurnSpec, ComputeSpec, LiarSpec, LinkSpec, Spread, WorldSpec, describe, simulate
 
 SEEDS = (2, 10)
 

@@ -31,7 +31,7 @@ def why_not(commit: str) -> str | None:
 def take_out(commit: str, folder: Path) -> Path:
     """Write the packages of that commit into a folder, for PYTHONPATH."""
     tar = subprocess.run(
-        ["git", "-C", ROOT, "archive", commit, "p2pfl", "topologies", "tests/message_kit.py"],
+        ["git", "-C", ROOT, "archive", commit, "p2pfl", "topologies", ":(glob)tests/*.py"],
         capture_output=True,
         check=True,
     ).stdout

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from p2pfl.console import Command, Group
-from p2pfl.plugins import face
 
 FEATURE = "p2pfl.features.lan.discovery:LanFeature"
 NEW = "p2pfl.features.lan.command:LanOptions"
@@ -17,5 +16,3 @@ COMMANDS: Mapping[str, Command] = {
         Group.LOOK,
     ),
 }
-
-__getattr__ = face(__name__)

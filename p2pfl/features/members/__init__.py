@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from p2pfl.console import Command, Group
-from p2pfl.plugins import face
 
 FEATURE = "p2pfl.features.members.charters:MembersFeature"
 ARRIVE = "p2pfl.features.members.arriving:arrive"
@@ -31,5 +30,3 @@ COMMANDS: Mapping[str, Command] = {
         Group.MEMBERS,
     ),
 }
-
-__getattr__ = face(__name__)

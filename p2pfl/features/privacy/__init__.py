@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from p2pfl.console import Command, Group
-from p2pfl.plugins import face
 
 FEATURE = "p2pfl.features.privacy.budget:PrivacyFeature"
 CHECKS = "p2pfl.features.privacy.findings:PrivacyCheck"
@@ -21,5 +20,3 @@ COMMANDS: Mapping[str, Command] = {
         Group.RUN,
     ),
 }
-
-__getattr__ = face(__name__)

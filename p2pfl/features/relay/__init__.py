@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from p2pfl.console import Command, Group
-from p2pfl.plugins import face
 
 FEATURE = "p2pfl.features.relay.feature:RelayFeature"
 NEW = "p2pfl.features.relay.command:RelayOptions"
@@ -20,5 +19,3 @@ COMMANDS: Mapping[str, Command] = {
         Group.RUN,
     ),
 }
-
-__getattr__ = face(__name__)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from p2pfl.console import Command, Group
-from p2pfl.plugins import face
 
 CHECKS = "p2pfl.features.stats.query_policy:StatsCheck"
 COMMANDS: Mapping[str, Command] = {
@@ -19,5 +18,3 @@ COMMANDS: Mapping[str, Command] = {
         Group.USE,
     ),
 }
-
-__getattr__ = face(__name__)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from p2pfl.console import Command, Group
-from p2pfl.plugins import face
 
 FEATURE = "p2pfl.features.status.feature:StatusFeature"
 COMMANDS: Mapping[str, Command] = {
@@ -20,5 +19,3 @@ COMMANDS: Mapping[str, Command] = {
         Group.LOOK,
     ),
 }
-
-__getattr__ = face(__name__)

@@ -4,8 +4,4 @@ The protocol is a pure state machine (`protocol.Sums`), which `talk` and `sessio
 sums (`rounds`), statistics and agreed schemas stand upon it. Why it is this one: docs/decisions/0035-secure-sums.md.
 """
 
-from p2pfl.plugins import face
-
 FEATURE = "p2pfl.features.sums.rounds:SummedFeature"
-
-__getattr__ = face(__name__)

@@ -2,8 +2,5 @@
 
 from p2pfl.learn.privacy.accounting import Spend
 from p2pfl.learn.privacy.plan import Plan, plan_of
-from p2pfl.plugins import face
 
 __all__ = ["Plan", "Spend", "plan_of"]
-
-__getattr__ = face(__name__)

@@ -3,7 +3,3 @@
 `rows` reads text, `schema` is common to all nodes, `reading` applies it to one node's file; `task` combines everything
 in a `Task`. `column`, `proposal` and `merging` find a schema. Only `networks` imports torch.
 """
-
-from p2pfl.plugins import face
-
-__getattr__ = face(__name__)

@@ -32,7 +32,3 @@ numbers, never by way of float64, of at most 2047 members; names `label`, `state
 terms, and `part.data` as the digest of the data in all steps; and keeps `pack()` before the next part leaves the node.
 `unpack` does not prove that a state is right: believe one only if more than t members have its digest.
 """
-
-from p2pfl.plugins import face
-
-__getattr__ = face(__name__)

@@ -23,6 +23,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+import faces  # noqa: F401
+
 from p2pfl import Federation
 from p2pfl.cli import be_node
 from p2pfl.config import RECORD, load_config, load_node, node_file

@@ -20,6 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+import faces  # noqa: F401
+
 from p2pfl.config import RECORD, TrainingConfig
 from p2pfl.learn import NodeContext, RoundStart, Task, TorchLearner, loss_of
 from p2pfl.learn.privacy import MOST_TIMES, Chance, Ledger, Plan, Protection, Secret

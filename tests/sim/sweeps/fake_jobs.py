@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from p2pfl import Report
 from p2pfl.errors import UserError
-from p2pfl.reporting import Report
 
 STARTS = "FAKE_JOBS_STARTS"
 GATE = "FAKE_JOBS_GATE"

@@ -4,6 +4,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+import faces  # noqa: F401
 import fake_jobs
 
 from sim import load_sweep, run_here, run_sweep

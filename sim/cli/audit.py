@@ -15,9 +15,8 @@ from p2pfl.console.output import Form, cell, format_option, write_json, write_ro
 from p2pfl.errors import UserError
 
 if TYPE_CHECKING:
-    from p2pfl.config.model import FederationConfig
     from sim.audits.audit import AuditFound
-    from sim.audits.sums import SumCast, SumsFound
+    from sim.audits.sums import Look, SumsAudit
 
 EPILOG = """\b
 Examples:
@@ -31,8 +30,7 @@ docs/explanation/privacy.md. And sums, by itself: docs/explanation/sums.md.
 """
 
 SHARE = "recognizable"
-FEWEST_OTHERS = 2
-"""The honest members without whom a sum tells a summand."""
+MOST_NAMES = 3
 
 
 @click.command("audit", epilog=EPILOG)
@@ -69,18 +67,15 @@ def audit(
             click.echo(f"  {text}", err=True)
 
     if names == (SUMS,):
-        sums = _attack_sums(federation, node=node, colluders=colluders or 1, quick=quick, tell=tell)
-        title = f"what members learn of the vector of {sums.cast.names[sums.victim]}"
-        _deliver(sums, sums.rows(), form, title=title, sentences=sums.summary())
-        return 1 if sums.mistakes else 0
+        return _audit_sums(federation, node=node, colluders=colluders or 1, quick=quick, form=form, tell=tell)
     if colluders is not None:
         raise UserError("is for sums", key="--colluders", value=colluders, allowed="with --attacks sums")
     _quiet_nodes()
-    found = Auditor(scene_of(federation, node=node), attacks=names, effort=effort, on_progress=tell).run()
-    for note in found.notes if form == "table" else ():
+    findings = Auditor(scene_of(federation, node=node), attacks=names, effort=effort, on_progress=tell).run()
+    for note in findings.notes if form == "table" else ():
         click.echo(f"note: {note}", err=True)
-    _deliver(found, _rows(found), form, title=f"what neighbors learn of the {found.samples} rows of {found.node}")
-    return 1 if found.mistakes else 0
+    title = f"what neighbors learn of the {findings.samples} rows of {findings.node}"
+    return _deliver(findings.as_json(), _rows(findings), form, title=title)
 
 
 def _attack_names(attacks: str | None, *, quick: bool) -> tuple[str, ...]:
@@ -108,68 +103,102 @@ def _quiet_nodes() -> None:
     torch.set_num_threads(1)
 
 
-def _attack_sums(
-    path: Path, *, node: str | None, colluders: int, quick: bool, tell: Callable[[str], None]
-) -> SumsFound:
+def _audit_sums(
+    path: Path, *, node: str | None, colluders: int, quick: bool, form: Form, tell: Callable[[str], None]
+) -> int:
     """Attack the secure sums of the federation's members, on its graph. Raises UserError."""
-    from sim.audits.sums import attack_sums  # noqa: PLC0415 - as above
+    from sim.audits.sums import FEWEST_OTHERS, MOST_MEMBERS, attack_sums  # noqa: PLC0415 - as above
 
     federation = compacted(load_config(path))
-    cast = _cast_of(federation, colluders)
-    return attack_sums(
-        cast,
-        _victim(federation, cast, node),
-        seed=federation.seed,
-        coalitions=6 if quick else 24,
-        on_progress=tell,
-    )
-
-
-def _cast_of(federation: FederationConfig, colluders: int) -> SumCast:
-    """The members and graph of a federation. Raises UserError: its sums hold against no so many."""
-    from sim.audits.sums import MOST_MEMBERS, SumCast  # noqa: PLC0415 - as above
-
-    count = len(federation.members)
+    count, names = len(federation.members), [member.name for member in federation.members]
     if not 3 <= count <= MOST_MEMBERS:
         allowed = f"3 to {MOST_MEMBERS} members"
         raise UserError("sums are not audited", file=federation.path, key="members", value=count, allowed=allowed)
     if colluders > count - FEWEST_OTHERS:
         allowed = f"up to {count - FEWEST_OTHERS} of {count} members: the others' sum tells a summand else"
         raise UserError("too many", key="--colluders", value=colluders, allowed=allowed)
-    return SumCast(
-        names=tuple(member.name for member in federation.members),
-        edges=tuple((min(edge), max(edge)) for edge in federation.edges),
-        colluders=colluders,
-        least=colluders + FEWEST_OTHERS,
-    )
+    if node is not None and node not in names:
+        raise UserError("no such node", file=federation.path, key="--node", value=node, allowed=", ".join(names))
+    # by default the last one: who leads a sum, the lowest, is worth more to an attack as a colluder
+    degrees = [(len(federation.neighbors(member)), member) for member in range(count)]
+    victim = max(degrees)[1] if node is None else names.index(node)
+    effort: dict[str, int] = {"coalitions": 6} if quick else {}
+    sums = attack_sums(federation, victim, colluders=colluders, tell=tell, **effort)
+    rows, summary = sums_rows(sums), sums_summary(sums)
+    outcome = {"members": count, "promised": colluders, "held": sums.held, "rows": rows, "summary": summary}
+    title = f"what members learn of the vector of {names[victim]}"
+    return _deliver(outcome | {"mistakes": sums_mistakes(sums)}, rows, form, title=title, sentences=summary)
 
 
-def _victim(federation: FederationConfig, cast: SumCast, node: str | None) -> int:
-    if node is None:
-        # The last one: who leads a sum, the lowest, is worth more to an attack as a colluder.
-        return max(range(cast.count), key=lambda member: (len(cast.neighbors(member)), member))
-    if node not in cast.names:
-        raise UserError("no such node", file=federation.path, key="--node", value=node, allowed=", ".join(cast.names))
-    return cast.names.index(node)
+def sums_rows(sums: SumsAudit) -> list[dict[str, Any]]:
+    rows = []
+    for size, looks in sums.looks.items():
+        best = sums.best(size)
+        kept = ("no" if best.excess else "yes") if size <= sums.colluders else "-"
+        row = {"colluders": size, "tried": len(looks), "such as": _names(sums, best.members)}
+        rows.append(row | {"learn": _learned(sums, best), "as promised": kept})
+    return rows
+
+
+def sums_summary(sums: SumsAudit) -> list[str]:
+    """Sentences for people. They claim what was tried, and no more."""
+    tried = f"no coalition of up to {sums.held} that was tried learned more than the sum of the others"
+    head = f"{len(sums.federation.members)} members, {len(sums.federation.edges)} edges"
+    more = sums.best(sums.held + 1)
+    return [
+        f"{head}: {tried} (promised is {sums.colluders}).",
+        f"{sums.held + 1} together, such as {_names(sums, more.members)}, learn {_learned(sums, more)}.",
+    ]
+
+
+def sums_mistakes(sums: SumsAudit) -> list[str]:
+    """Signs that sums that do what they claim would not show."""
+    mistakes = [] if sums.is_done else ["nobody has a sum"]
+    for member, members in sums.wrong:
+        mistakes.append(f"{_names(sums, [member])} has a sum that is not that of {_names(sums, members)}")
+    for look in (look for size, looks in sums.looks.items() if size <= sums.colluders for look in looks):
+        who = _names(sums, look.members)
+        if look.excess:
+            mistakes.append(f"{who} can work out {_learned(sums, look)} by themselves")
+        for member, number in look.exposed:
+            secrets = f"both secrets of {_names(sums, [member])} in one sum (number {number})"
+            mistakes.append(f"{who} can tell {secrets}")
+    return mistakes
+
+
+def _names(sums: SumsAudit, members: Iterable[int]) -> str:
+    names = [sums.federation.members[member].name for member in sorted(members)]
+    more = [f"{len(names) - MOST_NAMES} others"] if len(names) > MOST_NAMES else []
+    return " and ".join([", ".join(names[:MOST_NAMES]), *more])
+
+
+def _learned(sums: SumsAudit, look: Look) -> str:
+    others = len(sums.federation.members) - len(look.members)
+    if not look.fewest:
+        return "nothing"
+    if len(look.fewest) == 1:
+        return f"the vector of {_names(sums, look.fewest)}" + (": the sum less their own" if others == 1 else "")
+    return f"the sum of {'all others' if len(look.fewest) == others else _names(sums, look.fewest)}"
 
 
 def _deliver(
-    found: AuditFound | SumsFound,
+    outcome: dict[str, Any],
     rows: Sequence[dict[str, Any]],
     form: Form,
     *,
     title: str,
     sentences: Iterable[str] = (),
-) -> None:
+) -> int:
     if form == "json":
-        write_json(found.as_json())
+        write_json(outcome)
     else:
         write_rows(rows, form, title=title)
     if form == "table":
         for sentence in sentences:
             click.echo(sentence)
-    for mistake in found.mistakes:
+    for mistake in outcome["mistakes"]:
         click.echo(f"error: {mistake}", err=True)
+    return 1 if outcome["mistakes"] else 0
 
 
 def _rows(findings: AuditFound) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ import sys
 from contextlib import suppress
 from fractions import Fraction
 from functools import partial
+from itertools import combinations_with_replacement
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ from p2pfl.features.sums import (
     members_of,
     total_digest,
 )
-from sim import KnownSecrets, Seen
+from sim import Coalition
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sum_world import SumWorld, posted
@@ -132,14 +133,16 @@ class AuditedWorld(SumWorld):
     def knowledge(self, members):
         """The rows that it can work out, by column of the honest members' data, what the sums tell, its secrets."""
         mine = [(a, b, message) for a, b, message in self.said if a in members or b in members]
-        seen = Seen.of(message for *_, message in mine)
+        draws = {member: self.draws[member] for member in members}
+        known = Coalition((message for *_, message in mine), draws, self.changes["colluders"] + 1)
         if self.colluders:  # what they made up, others may have passed back
-            seen.parts = {key: whose for key, whose in seen.parts.items() if key[1] not in self.forged}
-        known = KnownSecrets.of(members, seen, {m: self.draws[m] for m in members}, self.changes["colluders"] + 1)
-        rows = [np.frombuffer(vector, "<u8") for _, vector in seen.parts]
+            known.parts = {key: whose for key, whose in known.parts.items() if key[1] not in self.forged}
+        rows = [np.frombuffer(vector, "<u8") for _, vector in known.parts]
         rows += [done.total for at, done in self.done if at in members]
         rows = [row for row in rows if row.size == self.size]
-        matrix = np.array([*rows, *known.streams(self.size).values()], "<u8").reshape(-1, self.size)
+        pairs = list(combinations_with_replacement(range(self.count), 2))
+        masks = [known.mask(*slot, *pair, self.size) for slot in {slot for slot, _ in known.parts} for pair in pairs]
+        matrix = np.array([*rows, *(mask for mask in masks if mask is not None)], "<u8").reshape(-1, self.size)
         assert len(matrix) < ZEROS - 48, "too few zeros to tell all vectors and masks apart"
         free = signed(combinations_without(matrix[:, :ZEROS], matrix[:, ZEROS:]))
         honest = [member for member in range(self.count) if member not in members]
@@ -168,7 +171,7 @@ class AuditedWorld(SumWorld):
             found.append("both secrets of a sum")
         held = {(kind, place[2], secret): set() for kind, place, secret in places}
         for kind, place, secret in places:
-            if place[2] not in members and known.seen.held.get((place[0], place[2])):  # its owner takes part
+            if place[2] not in members and known.holdings.get((place[0], place[2])):  # its owner takes part
                 held[kind, place[2], secret].add(place[:2])
         if any(len(slots) > 1 for slots in held.values()):
             found.append("a secret of two sums")
@@ -317,7 +320,8 @@ class ListForger:
 
     def without_victim(self, everybody):
         """The largest set without the victim of whose masked vectors the colluders know the sum; else zeros."""
-        parts = {members: np.frombuffer(vector, "<u8") for (_, vector), members in Seen.of(self.seen).parts.items()}
+        seen = Coalition(self.seen, {}, 1).parts.items()
+        parts = {members: np.frombuffer(vector, "<u8") for (_, vector), members in seen}
         known = {members: vector for members, vector in parts.items() if self.victim not in members}
         for members, vector in parts.items() if everybody in parts else ():
             if self.victim in members < everybody:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from p2pfl.features.sums import SetupSecrets, SumSettings, SumSetup, stream
-from sim import SumCast, attack_sums
+from sim import attack_sums, describe, sums_mistakes
 
 sys.path.insert(0, str(Path(__file__).parent))
 from coalition_kit import (
@@ -120,16 +120,14 @@ def test_a_planted_mistake_is_found(monkeypatch, plant, said):
     assert said in mistakes(played(edges=complete(5)))
 
 
-CAST = SumCast(names=("north", "south", "west", "east"), edges=tuple(complete(4)), colluders=1, least=3)
-
-
 @pytest.mark.parametrize(
     ("plant", "said"), [(no_threshold, "can tell both secrets of"), (no_pairs, "can work out the vector of")]
 )
 def test_a_planted_mistake_is_found_by_the_attack_of_a_user(monkeypatch, plant, said):
-    assert attack_sums(CAST, 3).mistakes == []
+    federation = describe(nodes=4, topology="complete")
+    assert sums_mistakes(attack_sums(federation, 3)) == []
     plant(monkeypatch)
-    assert any(said in mistake for mistake in attack_sums(CAST, 3).mistakes)
+    assert any(said in mistake for mistake in sums_mistakes(attack_sums(federation, 3)))
 
 
 def test_combinations_without_masks_are_all_found_and_no_others():

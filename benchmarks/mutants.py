@@ -44,8 +44,10 @@ WHERE = {
     "node": ("node", "integration"),
     "engine": ("engine", "storage", "core"),
     "learn": ("learn",),
-    "methods": ("learn/methods", "engine/test_rounds.py", "paper", "cli/test_methods.py", "cli/test_specs.py"),
+    "methods": ("learn/methods", "engine/test_rounds.py", "paper", "cli/test_specs.py"),
     "features": ("node", "net", "cli", "config", "reporting", "integration/test_members.py"),
+    "console": ("cli",),
+    "fleet": ("node", "cli", "reporting"),
     "sim": ("sim",),
 }
 """Folders and files under tests/ whose tests may find a package's mutants, nearest first; by default its own folder."""

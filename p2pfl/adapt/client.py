@@ -102,13 +102,13 @@ def examples_of(count: Any, what: str) -> int:
 
 def numbers_of(figures: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers among a client's metrics; accuracy by the name that it has here."""
-    found = {
+    numbers = {
         name: number for name, value in figures.items() if (number := _number(value)) is not None and name != EXAMPLES
     }
-    known = next((name for name in ACCURACIES if name in found), None)
+    known = next((name for name in ACCURACIES if name in numbers), None)
     if known is not None:
-        found[ACCURACY.name] = found.pop(known)
-    return found
+        numbers[ACCURACY.name] = numbers.pop(known)
+    return numbers
 
 
 Layout = Sequence[NDArray[np.generic]]

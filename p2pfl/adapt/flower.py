@@ -60,7 +60,7 @@ class NumPyClient:
         if not given:
             text = "the client has no get_parameters, and a server's first arrays are not known here"
             raise UserError(text, file=self.name, key="initial", allowed="flower.task(..., initial=function)")
-        return [np.asarray(one) for one in given]
+        return [np.asarray(array) for array in given]
 
     def names(self, count: int) -> list[str]:
         return [f"array {index}" for index in range(count)]
@@ -69,8 +69,8 @@ class NumPyClient:
         returned = self.client.fit(arrays, self.asked.config_of(round_index))
         if not (isinstance(returned, tuple) and len(returned) == 3 and isinstance(returned[0], list | tuple)):
             raise LearningError(f"{self.name}.fit returned no triple (arrays, number of examples, metrics)")
-        found = [np.asarray(one) for one in returned[0]]
-        return ClientFit(found, examples_of(returned[1], f"{self.name}.fit"), numbers_of(returned[2]))
+        trained = [np.asarray(array) for array in returned[0]]
+        return ClientFit(trained, examples_of(returned[1], f"{self.name}.fit"), numbers_of(returned[2]))
 
     def evaluate(self, arrays: Arrays) -> ClientScore | None:
         from flwr.client import NumPyClient as Theirs  # noqa: PLC0415 - an extra
@@ -127,8 +127,8 @@ class AppClient:
         return {name: value for record in content.metric_records.values() for name, value in numbers_of(record).items()}
 
     def _examples_in(self, content: Any, kind: str) -> int:
-        found = (record[EXAMPLES] for record in content.metric_records.values() if EXAMPLES in record)
-        return examples_of(next(found, None), f"{self.name}: {kind}")
+        counts = (record[EXAMPLES] for record in content.metric_records.values() if EXAMPLES in record)
+        return examples_of(next(counts, None), f"{self.name}: {kind}")
 
     def _answer(self, kind: str, arrays: Arrays, config: dict[str, Any]) -> Any:
         """Send a message to the app, and return the content of its reply."""

@@ -45,9 +45,9 @@ def task(
     not installed, or an argument is no function.
     """
     needed("lightning.pytorch", "lightning", "lightning")
-    for key, one in (("module", module), ("datamodule", datamodule)):
-        if not callable(one) or (hasattr(one, "training_step") and not isinstance(one, type)):
-            raise UserError("this must be a function", file="lightning.task", key=key, value=type(one))
+    for key, function in (("module", module), ("datamodule", datamodule)):
+        if not callable(function) or (hasattr(function, "training_step") and not isinstance(function, type)):
+            raise UserError("this must be a function", file="lightning.task", key=key, value=type(function))
     return LightningTask(module=module, datamodule=datamodule, trainer=trainer or {}, name=name)
 
 
@@ -76,7 +76,7 @@ class LightningClient:
         logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
     def first(self) -> Arrays:
-        return [np.array(one.detach().cpu().numpy()) for one in self.module.state_dict().values()]
+        return [np.array(tensor.detach().cpu().numpy()) for tensor in self.module.state_dict().values()]
 
     def names(self, count: int) -> list[str]:
         del count
@@ -125,5 +125,5 @@ class LightningClient:
 
         names = self.module.state_dict()
         self.module.load_state_dict(
-            {key: torch.from_numpy(np.array(one)) for key, one in zip(names, arrays, strict=True)}
+            {key: torch.from_numpy(np.array(array)) for key, array in zip(names, arrays, strict=True)}
         )

@@ -105,11 +105,11 @@ class Fitting:
         self.first = self.layout.joined(list(arrays.values()))
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        found: dict[str, NDArray[Any]] = {}
+        arrays: dict[str, NDArray[Any]] = {}
         for name in self.names:
             value = getattr(self.estimator, name)
-            found |= {f"{name}.{k}": one for k, one in enumerate(value)} if self.names == LAYERS else {name: value}
-        return found
+            arrays |= {f"{name}.{k}": part for k, part in enumerate(value)} if self.names == LAYERS else {name: value}
+        return arrays
 
     def load(self, vector: Vector) -> None:
         """Set the estimator's arrays to a model (d,)."""
@@ -118,9 +118,9 @@ class Fitting:
     def loaded(self, state: Mapping[str, NDArray[Any]]) -> Any:
         """Return the estimator with these arrays. Raises UserError: they are another's."""
         expected = {name: array.shape for name, array in self._arrays().items()}
-        found = {name: array.shape for name, array in state.items()}
-        if found != expected:
-            raise UserError("the arrays are of another estimator", value=str(found), allowed=str(expected))
+        shapes = {name: array.shape for name, array in state.items()}
+        if shapes != expected:
+            raise UserError("the arrays are of another estimator", value=str(shapes), allowed=str(expected))
         self._set({name: np.asarray(array, np.float64) for name, array in state.items()})
         return self.estimator
 
@@ -296,14 +296,14 @@ class SklearnLearner:
             accuracy = float(np.mean(self.fitting.estimator.predict(rows.X) == rows.y))
             targets = np.searchsorted(self.classes, rows.y)
             intervals[ACCURACY.name] = wilson(accuracy, len(rows))
-        found = {name: metric(outputs, targets) for name, metric in self.task.metrics.items()}
+        metrics = {name: metric(outputs, targets) for name, metric in self.task.metrics.items()}
         for name, metric in self.task.metrics.items():
             intervals[name] = metric.interval(outputs, targets) if metric.interval else None
         return Score(
             accuracy=accuracy,
             loss=self._loss(rows),
             samples=len(rows),
-            metrics=found,
+            metrics=metrics,
             intervals={name: ends for name, ends in intervals.items() if ends and all(map(math.isfinite, ends))},
         )
 
@@ -388,7 +388,7 @@ def _check_labels(rows: RowPairs | None, classes: NDArray[Any], kind: str, what:
     allowed = ", ".join(map(str, classes))
     if len(classes) < 2:
         raise UserError("a classifier needs two labels", file=kind, key="classes", value=allowed, allowed="all labels")
-    unknown = [] if rows is None else [one for one in np.unique(rows.y) if one not in classes]
+    unknown = [] if rows is None else [label for label in np.unique(rows.y) if label not in classes]
     if unknown:
         raise UserError("a label is none of the classes", file=kind, key=what, value=unknown[0], allowed=allowed)
 

@@ -114,10 +114,10 @@ def _loaded(folder: Path) -> Any:
     from transformers.utils import logging  # noqa: PLC0415 - as above
 
     logging.disable_progress_bar()
-    told, allowed = logging.get_verbosity(), "a causal language model of transformers"
+    verbosity, allowed = logging.get_verbosity(), "a causal language model of transformers"
     logging.set_verbosity(logging.CRITICAL)  # what matters is the error below
     try:
-        model, found = AutoModelForCausalLM.from_pretrained(
+        model, info = AutoModelForCausalLM.from_pretrained(
             folder,
             local_files_only=True,
             use_safetensors=True,
@@ -129,8 +129,8 @@ def _loaded(folder: Path) -> Any:
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise UserError(f"the model {_reason(error)}", file=folder, key="model", allowed=allowed) from error
     finally:
-        logging.set_verbosity(told)
-    if lost := sorted({*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])}):
+        logging.set_verbosity(verbosity)
+    if lost := sorted({*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}):
         text, value = "the weights do not fit config.json: some are missing, or have another shape", ", ".join(lost[:3])
         raise UserError(text, file=folder, key="model", value=value, allowed=allowed)
     return model.requires_grad_(requires_grad=False)
@@ -344,17 +344,17 @@ class CausalLoss(nn.Module):
         return losses.view(len(ids), -1)
 
     def state_dict(self, *_: Any, keep_vars: bool = False, **__: Any) -> dict[str, Tensor]:  # type: ignore[override]
-        named = ((name, one) for name, one in self.named_parameters() if one.requires_grad)
-        return {name: one if keep_vars else one.detach() for name, one in named}
+        named = ((name, tensor) for name, tensor in self.named_parameters() if tensor.requires_grad)
+        return {name: tensor if keep_vars else tensor.detach() for name, tensor in named}
 
     def load_state_dict(self, state_dict: Any, *_: Any, **__: Any) -> Any:
         """Load what `state_dict` returned. Raises RuntimeError: it belongs to other adapters."""
         own = self.state_dict(keep_vars=True)
-        if own.keys() != state_dict.keys() or any(own[name].shape != one.shape for name, one in state_dict.items()):
+        if own.keys() != state_dict.keys() or any(own[name].shape != given.shape for name, given in state_dict.items()):
             raise RuntimeError("these tensors belong to other adapters")
         with torch.no_grad():
-            for name, one in own.items():
-                one.copy_(state_dict[name])
+            for name, tensor in own.items():
+                tensor.copy_(state_dict[name])
 
 
 def mean_loss(outputs: Tensor, _: Any) -> Tensor:
@@ -374,8 +374,8 @@ def refuse_unmatched(model: Any, peft: Any) -> None:
     targets = getattr(peft, "target_modules", None)
     if not isinstance(targets, Iterable) or isinstance(targets, str):
         return
-    linear = [name for name, one in model.named_modules() if hasattr(one, "weight") and one.weight.ndim > 1]
-    lost = [one for one in targets if not any(name == one or name.endswith(f".{one}") for name in linear)]
+    linear = [name for name, module in model.named_modules() if hasattr(module, "weight") and module.weight.ndim > 1]
+    lost = [target for target in targets if not any(name == target or name.endswith(f".{target}") for name in linear)]
     if lost:
         allowed = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
         value = ", ".join(sorted(lost))

@@ -42,8 +42,8 @@ def __getattr__(name: str) -> Any:
     """Import FEATURES, the features of all rooms, on demand, because commands do not need them."""
     if name != "FEATURES":
         raise AttributeError(name)
-    found = globals()["FEATURES"] = tuple(kind() for kind in import_declared("FEATURE"))
-    return found
+    features = globals()["FEATURES"] = tuple(kind() for kind in import_declared("FEATURE"))
+    return features
 
 
 def import_declared(what: str) -> Iterator[Any]:
@@ -60,4 +60,4 @@ def declarations(what: str) -> list[Any]:
 
 def commands() -> dict[str, Command]:
     """Return the subcommands of `p2pfl` that features add, by name."""
-    return {name: command for found in declarations("COMMANDS") for name, command in (found or {}).items()}
+    return {name: command for declared in declarations("COMMANDS") for name, command in (declared or {}).items()}

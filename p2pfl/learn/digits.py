@@ -146,8 +146,8 @@ def _read(folder: Path, prefix: str) -> tuple[NDArray[np.uint8], NDArray[np.uint
             "the numbers of labels and images differ", file=label_file, value=len(labels), allowed=f"{len(images)}"
         )
     if len(labels) == 0 or labels.max() >= IDX_CLASSES:
-        found = int(labels.max()) if len(labels) else "nothing"
-        raise UserError("labels are wrong", file=label_file, value=found, allowed=f"0 to {IDX_CLASSES - 1}")
+        highest = int(labels.max()) if len(labels) else "nothing"
+        raise UserError("labels are wrong", file=label_file, value=highest, allowed=f"0 to {IDX_CLASSES - 1}")
     return images, labels
 
 

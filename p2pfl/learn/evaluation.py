@@ -59,7 +59,7 @@ class Device:
 
     def move(self, value: Any) -> Any:
         """Move a tensor, or tensors in lists, tuples and dictionaries; return anything else as it is."""
-        return value if self.is_host else over_tensors(lambda one: one.to(self.torch), value)
+        return value if self.is_host else over_tensors(lambda tensor: tensor.to(self.torch), value)
 
     def rows(self, read: Callable[[Tensor], tuple[Any, Any]]) -> Callable[[Tensor], tuple[Any, Any]]:
         """Wrap a reader of rows so that it returns them on the device."""
@@ -147,10 +147,10 @@ def over_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, Mapping):
-        return {key: over_tensors(function, one) for key, one in value.items()}
+        return {key: over_tensors(function, part) for key, part in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(over_tensors(function, one) for one in value))
-    return type(value)(over_tensors(function, one) for one in value) if isinstance(value, list | tuple) else value
+        return type(value)(*(over_tensors(function, part) for part in value))
+    return type(value)(over_tensors(function, part) for part in value) if isinstance(value, list | tuple) else value
 
 
 @contextmanager
@@ -166,14 +166,14 @@ def seeded(seed: int) -> Iterator[None]:
 
 def available_devices() -> list[torch.device]:
     """All devices of this machine, the fastest kind first, with the host last."""
-    found: list[torch.device] = []
+    devices: list[torch.device] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # drivers may be too old: then there is no device
         if torch.cuda.is_available():
-            found += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+            devices += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
         if torch.backends.mps.is_available():
-            found.append(torch.device("mps"))
-    return [*found, torch.device(HOST)]
+            devices.append(torch.device("mps"))
+    return [*devices, torch.device(HOST)]
 
 
 def describe(device: torch.device) -> str:
@@ -194,10 +194,10 @@ def _choose(compute: Compute) -> torch.device:
     known = available_devices()
     if compute.device == "auto":
         return known[0]
-    wanted = torch.device(compute.device)
-    for one in known:
-        if one.type == wanted.type and wanted.index in (None, one.index):
-            return one
+    named = torch.device(compute.device)
+    for device in known:
+        if device.type == named.type and named.index in (None, device.index):
+            return device
     names = ", ".join(["auto", *map(describe, known)])
     raise UserError("no such device here", file=compute.file, key="node.device", value=compute.device, allowed=names)
 
@@ -308,12 +308,14 @@ def intervals_of(
     none.
     """
     accuracy = wilson(hits / judged, samples) if judged == samples else None
-    found = {ACCURACY.name: accuracy}
-    told = {name: one.interval for name, one in task.metrics.items() if isinstance(one, Metric) and one.interval}
-    if kept and told:
+    ends_of = {ACCURACY.name: accuracy}
+    functions = {
+        name: metric.interval for name, metric in task.metrics.items() if isinstance(metric, Metric) and metric.interval
+    }
+    if kept and functions:
         outputs, targets = (torch.cat([pair[place] for pair in kept]) for place in (0, 1))
-        found |= {name: interval(outputs, targets) for name, interval in told.items()}
-    return {name: ends for name, ends in found.items() if ends is not None and all(map(math.isfinite, ends))}
+        ends_of |= {name: interval(outputs, targets) for name, interval in functions.items()}
+    return {name: ends for name, ends in ends_of.items() if ends is not None and all(map(math.isfinite, ends))}
 
 
 def _metrics(task: Task, kept: list[tuple[Any, Any]]) -> dict[str, float]:

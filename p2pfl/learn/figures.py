@@ -150,17 +150,17 @@ def own_classes(learner: Learner) -> list[int] | None:
     targets: Any = getattr(getattr(learner, "train_set", None), "targets", None)
     if targets is None or targets.ndim != 1 or targets.is_floating_point():
         return None
-    found: list[int] = targets.unique().tolist()
-    return found if len(found) <= MOST_LONE_CLASSES else None
+    classes: list[int] = targets.unique().tolist()
+    return classes if len(classes) <= MOST_LONE_CLASSES else None
 
 
 def lone_classes(held: Mapping[str, Iterable[int]]) -> dict[int, str]:
     """Return the classes that only one node has, each with that node's name. `held` maps each node to its classes."""
     holders: dict[int, list[str]] = {}
     for node, classes in held.items():
-        for one in classes:
-            holders.setdefault(one, []).append(node)
-    return {one: nodes[0] for one, nodes in sorted(holders.items()) if len(nodes) == 1}
+        for label in classes:
+            holders.setdefault(label, []).append(node)
+    return {label: nodes[0] for label, nodes in sorted(holders.items()) if len(nodes) == 1}
 
 
 def about_lone_classes(rule: str, classes: Mapping[str, Iterable[int]]) -> str | None:
@@ -170,7 +170,7 @@ def about_lone_classes(rule: str, classes: Mapping[str, Iterable[int]]) -> str |
     lone = lone_classes(classes) if liars_of(rule) and len(classes) > 1 else {}
     if not lone:
         return None
-    some = ", ".join(f"{one} ({node})" for one, node in list(lone.items())[:5])
+    some = ", ".join(f"{label} ({node})" for label, node in list(lone.items())[:5])
     more = f" and {len(lone) - 5} more" if len(lone) > 5 else ""
     what = "a class is on one node alone" if len(lone) == 1 else "classes are on one node alone"
     return f"{what}: {some}{more}; to {rule} such a node looks like a liar, and the others may never learn them"

@@ -168,17 +168,17 @@ def shared_names(tensors: Mapping[str, Sequence[str]], patterns: Sequence[str]) 
             text = "this pattern matches no floating tensor of the model"
             raise UserError(text, key=KEY, value=pattern, allowed=_shortened(every))
     without = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
-    wanted = [pattern for pattern in patterns if not pattern.startswith("!")] or WHOLE
-    found = [
+    chosen = [pattern for pattern in patterns if not pattern.startswith("!")] or WHOLE
+    shared = [
         key
         for key, names in tensors.items()
-        if any(_matches(names, pattern) for pattern in wanted)
+        if any(_matches(names, pattern) for pattern in chosen)
         and not any(_matches(names, pattern) for pattern in without)
     ]
-    if not found:
+    if not shared:
         value = ", ".join(patterns)
         raise UserError("no tensor is left to share", key=KEY, value=value, allowed=_shortened(every))
-    return found
+    return shared
 
 
 def _matches(names: Iterable[str], pattern: str) -> bool:
@@ -190,18 +190,18 @@ def _shortened(names: Sequence[str]) -> str:
     if len(names) <= _MOST_NAMES:
         return ", ".join(names)
     beginnings = _beginnings(names)
-    told = [f"{start} ({count} tensors)" if count > 1 else start for start, count in beginnings.items()]
-    more = len(told) - _MOST_NAMES
-    return ", ".join(told[:_MOST_NAMES] + ([f"and {more} more"] if more > 0 else []))
+    texts = [f"{start} ({count} tensors)" if count > 1 else start for start, count in beginnings.items()]
+    more = len(texts) - _MOST_NAMES
+    return ", ".join(texts[:_MOST_NAMES] + ([f"and {more} more"] if more > 0 else []))
 
 
 def _beginnings(names: Sequence[str]) -> Counter[str]:
     """Count tensors by the prefixes of their names, with as few parts as yield more than one prefix."""
     deepest = max(name.count(".") for name in names)
     for depth in range(1, deepest + 1):
-        found = Counter(_beginning(name, depth) for name in names)
-        if len(found) > 1:
-            return found
+        counts = Counter(_beginning(name, depth) for name in names)
+        if len(counts) > 1:
+            return counts
     return Counter(names)
 
 

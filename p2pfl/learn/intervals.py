@@ -115,7 +115,7 @@ def of_mean(
     shares /= shares.sum()
     if not independent:
         return float(shares @ low), float(shares @ high)
-    below, above = (math.sqrt(float(np.sum((shares * (values - one)) ** 2))) for one in (low, high))
+    below, above = (math.sqrt(float(np.sum((shares * (values - end)) ** 2))) for end in (low, high))
     mean = float(shares @ values)
     return mean - below, mean + above
 
@@ -133,8 +133,8 @@ def bootstrap(compute: Callable[[Any, Any], float]) -> Callable[[Any, Any], Inte
         if rows < 2:
             return None
         draws = generator(0, "bootstrap").integers(rows, size=(RESAMPLES, rows))
-        found = [float(compute(outputs[one], targets[one])) for one in draws]
-        return percentiles(found, rows)
+        measured = [float(compute(outputs[draw], targets[draw])) for draw in draws]
+        return percentiles(measured, rows)
 
     return interval
 
@@ -143,12 +143,12 @@ def percentiles(values: Sequence[float] | Floats, rows: int) -> Interval | None:
     """Return the interval that contains LEVEL of the resampled `values`, with Hesterberg's widening for this number of
     `rows`.
     """
-    found = np.asarray(values)
-    if not np.isfinite(found).all():
+    drawn = np.asarray(values)
+    if not np.isfinite(drawn).all():
         return None
     reach = math.sqrt(rows / (rows - 1)) * student(rows - 1)
     tail = math.erfc(reach / math.sqrt(2)) / 2
-    low, high = np.quantile(found, (tail, 1 - tail))
+    low, high = np.quantile(drawn, (tail, 1 - tail))
     return float(low), float(high)
 
 

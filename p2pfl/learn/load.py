@@ -183,8 +183,8 @@ def load_task(config: TaskConfig, base_dir: Path, *, file: Path | None = None) -
     Raises UserError: there is none, it cannot be imported, or its options are wrong.
     """
     try:
-        found = _find(config.name, base_dir) if config.given is None else config.given
-        task = _with_options(found, config, base_dir)
+        loaded = _find(config.name, base_dir) if config.given is None else config.given
+        task = _with_options(loaded, config, base_dir)
     except UserError as error:
         if error.file is None:
             error.file = None if file is None else str(file)
@@ -272,11 +272,11 @@ def _refuse_device(compute: Compute) -> None:
     """Refuse what only torch does for a task that makes its own learner, which chooses its device itself."""
     usual = {"device": "cpu", "precision": "float32", "micro_batch_size": None, "compile": False}
     for key, value in usual.items():
-        found = getattr(compute, key)
-        if found != value and (key, found) != ("device", "auto"):
+        chosen = getattr(compute, key)
+        if chosen != value and (key, chosen) != ("device", "auto"):
             text = "this task has its own learner, which does not use torch"
             allowed = {"device": "cpu or auto", "precision": "float32"}.get(key, f"no {key}")
-            raise UserError(text, file=compute.file, key=f"node.{key}", value=found, allowed=allowed)
+            raise UserError(text, file=compute.file, key=f"node.{key}", value=chosen, allowed=allowed)
 
 
 def resolved(key: str, value: Any, folder: Path) -> Any:
@@ -363,7 +363,7 @@ def _convert(key: str, value: Any, hint: Any) -> Any:
     try:
         return msgspec.convert(value, hint)
     except msgspec.ValidationError as error:
-        plain = next((words for one, words in WORDS.items() if one == hint), None)
+        plain = next((words for kind, words in WORDS.items() if kind == hint), None)
         text = "wrong type" if plain else str(error)
         raise UserError(text, key=f"task.{key}", value=value, allowed=plain or _in_words(hint)) from None
     except TypeError:  # msgspec does not know the type: the task has to check it

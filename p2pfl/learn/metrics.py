@@ -103,15 +103,15 @@ class OfClasses:
     interval_of: Callable[[Classified], Interval | None]
 
     def __call__(self, outputs: Any, targets: Any) -> float:
-        found = classified(outputs, targets)
-        return self.compute(found) if _is_known(found) else np.nan
+        judged = classified(outputs, targets)
+        return self.compute(judged) if _is_known(judged) else np.nan
 
     def interval(self, outputs: Any, targets: Any) -> Interval | None:
         """Return the interval, or None if the metric is undefined, or if a row has many pixels, which are not
         independent draws.
         """
-        found = classified(outputs, targets)
-        return self.interval_of(found) if _is_known(found) and len(found.labels) == len(targets) else None
+        judged = classified(outputs, targets)
+        return self.interval_of(judged) if _is_known(judged) and len(judged.labels) == len(targets) else None
 
 
 def _is_known(predictions: Classified) -> bool:
@@ -199,20 +199,20 @@ class OfNumbers:
         pair = _errors(outputs, targets)
         if pair is None:
             return None
-        errors, wanted = pair
-        ends = (self.interval_of(errors[:, place], wanted[:, place]) for place in range(errors.shape[1]))
-        return intervals.of_mean((0.0, one) for one in ends)
+        errors, truths = pair
+        ends = (self.interval_of(errors[:, place], truths[:, place]) for place in range(errors.shape[1]))
+        return intervals.of_mean((0.0, span) for span in ends)
 
 
 def _errors(outputs: Any, targets: Any) -> tuple[Floats, Floats] | None:
     """Return errors and targets, (n, outputs) each, or None if an output is not finite."""
-    found, wanted = _array(outputs), _array(targets)
-    if found.size != wanted.size:
-        raise ValueError(f"this metric needs one target for each output: {found.shape} and {wanted.shape}")
-    if not found.size or not np.isfinite(found).all():
+    predicted, truths = _array(outputs), _array(targets)
+    if predicted.size != truths.size:
+        raise ValueError(f"this metric needs one target for each output: {predicted.shape} and {truths.shape}")
+    if not predicted.size or not np.isfinite(predicted).all():
         return None
-    found, wanted = found.reshape(len(found), -1), wanted.reshape(len(wanted), -1)
-    return found - wanted, wanted
+    predicted, truths = predicted.reshape(len(predicted), -1), truths.reshape(len(truths), -1)
+    return predicted - truths, truths
 
 
 def _accuracy_interval(predictions: Classified) -> Interval | None:
@@ -223,7 +223,7 @@ def _balanced_interval(predictions: Classified) -> Interval | None:
     """Return the interval of balanced accuracy, in which each class's recall is a proportion of separate rows."""
     hits = predictions.chosen == predictions.labels
     rows = [hits[predictions.labels == label] for label in np.unique(predictions.labels)]
-    recalls = [(float(one.mean()), intervals.wilson(float(one.mean()), len(one))) for one in rows]
+    recalls = [(float(part.mean()), intervals.wilson(float(part.mean()), len(part))) for part in rows]
     return intervals.of_mean(recalls, independent=True)
 
 
@@ -243,7 +243,7 @@ def _of_each(
 ) -> Interval | None:
     """Return the interval of the mean over the classes for which the metric is defined. They share their rows."""
     ends = [interval(scores, positive) for scores, positive in predictions.one_against_rest()]
-    return intervals.of_mean((0.0, one) for one in ends if one is not None)
+    return intervals.of_mean((0.0, span) for span in ends if span is not None)
 
 
 def _f1_interval(predictions: Classified) -> Interval | None:
@@ -254,9 +254,9 @@ def _f1_interval(predictions: Classified) -> Interval | None:
     ends = []
     for place in range(predictions.logs.shape[1]) if not predictions.is_binary else (1,):
         either = (chosen == place) | (labels == place)
-        if (rows := int(either.sum())) and (one := intervals.wilson(float((chosen == labels)[either].mean()), rows)):
-            ends.append((2 * one[0] / (1 + one[0]), 2 * one[1] / (1 + one[1])))
-    return intervals.of_mean((0.0, one) for one in ends)
+        if (rows := int(either.sum())) and (span := intervals.wilson(float((chosen == labels)[either].mean()), rows)):
+            ends.append((2 * span[0] / (1 + span[0]), 2 * span[1] / (1 + span[1])))
+    return intervals.of_mean((0.0, span) for span in ends)
 
 
 def _log_losses(predictions: Classified) -> Floats:
@@ -303,8 +303,8 @@ def _precision(scores: Floats, positive: NDArray[np.bool_]) -> float:
         return np.nan
     order = np.argsort(-scores, kind="stable")
     ends = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)  # equal scores are one threshold
-    found = np.cumsum(positive[order])[ends]
-    return float(np.sum(np.diff(found, prepend=0) / found[-1] * found / (ends + 1)))
+    hits = np.cumsum(positive[order])[ends]
+    return float(np.sum(np.diff(hits, prepend=0) / hits[-1] * hits / (ends + 1)))
 
 
 def _f1(chosen: NDArray[np.bool_], positive: NDArray[np.bool_]) -> float:
@@ -328,15 +328,15 @@ def _plain(value: Any) -> Any:
 
 
 BUILT_IN: dict[str, Metric] = {
-    name: Metric(compute=one, higher_is_better=higher_is_better, label=label, interval=one.interval)
-    for name, one, higher_is_better, label in (
+    name: Metric(compute=metric, higher_is_better=higher_is_better, label=label, interval=metric.interval)
+    for name, metric, higher_is_better, label in (
         ("accuracy", OfClasses(accuracy, _accuracy_interval), True, "accuracy"),
         ("balanced_accuracy", OfClasses(balanced_accuracy, _balanced_interval), True, "balanced accuracy"),
         ("auc", OfClasses(auc, _auc_interval), True, "AUC"),
         ("average_precision", OfClasses(average_precision, _precision_interval), True, "average precision"),
         ("f1", OfClasses(f1, _f1_interval), True, "F1"),
-        ("log_loss", OfClasses(log_loss, lambda found: intervals.of_rows(_log_losses(found))), False, "log loss"),
-        ("brier", OfClasses(brier, lambda found: intervals.of_rows(_brier_scores(found))), False, "Brier score"),
+        ("log_loss", OfClasses(log_loss, lambda judged: intervals.of_rows(_log_losses(judged))), False, "log loss"),
+        ("brier", OfClasses(brier, lambda judged: intervals.of_rows(_brier_scores(judged))), False, "Brier score"),
         ("mae", OfNumbers(mae, lambda errors, _: intervals.of_rows(np.abs(errors))), False, "MAE"),
         ("rmse", OfNumbers(rmse, _rmse_interval), False, "RMSE"),
         ("r2", OfNumbers(r2, _r2_interval), True, "R²"),
@@ -378,15 +378,15 @@ def measured_by(
     function, higher is taken to be better.
     """
     own = [
-        Measure(name, one.label, one.higher_is_better)
-        if isinstance(one, Metric)
+        Measure(name, metric.label, metric.higher_is_better)
+        if isinstance(metric, Metric)
         else Measure(name, name, higher_is_better=True)
-        for name, one in metrics.items()
+        for name, metric in metrics.items()
         if name not in (ACCURACY.name, LOSS.name)
     ]
-    found = [*([ACCURACY] if labels or ACCURACY.name in metrics else []), *own, LOSS]
-    first = next((one for one in found if one.name == main), found[0])
-    return (first, *(one for one in found if one is not first))
+    measures = [*([ACCURACY] if labels or ACCURACY.name in metrics else []), *own, LOSS]
+    first = next((measure for measure in measures if measure.name == main), measures[0])
+    return (first, *(measure for measure in measures if measure is not first))
 
 
 WINDOW = 10

@@ -334,7 +334,7 @@ class Task:
         for key, metric in self.metrics.items():
             if not callable(metric):
                 raise UserError("this must be a function", file=self.name or "Task", key=f"metrics.{key}", value=metric)
-        known = [*self.metrics, *(one.name for one in (ACCURACY, LOSS) if one.name not in self.metrics)]
+        known = [*self.metrics, *(measure.name for measure in (ACCURACY, LOSS) if measure.name not in self.metrics)]
         if self.metric is not None and self.metric not in known:
             text, file = "the task has no such metric", self.name or "Task"
             raise UserError(text, file=file, key="metric", value=self.metric, allowed=", ".join(known))

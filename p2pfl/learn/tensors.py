@@ -263,7 +263,7 @@ class FlatModule:
             raise UserError("the model has no floating parameters to share", file=source, key="model")
         named = {name: tensors[name] for name in shared_names(names, share)}
         own = [name for name in names if name not in named]
-        frozen = {name: one for name, one in named.items() if not any(_may_change(tensors[a]) for a in names[name])}
+        frozen = {name: t for name, t in named.items() if not any(_may_change(tensors[a]) for a in names[name])}
         self.frozen = sum(tensor.numel() for tensor in frozen.values())
         self._fixed = frozen if NOT_FROZEN in share else {}
         named = {name: tensor for name, tensor in named.items() if name not in self._fixed}
@@ -312,7 +312,7 @@ class FlatModule:
         return [
             (
                 cast("nn.Parameter", parameter),
-                {name: _part(one, place).to(parameter.device, place.dtype) for name, one in flat.items()},
+                {name: _part(vector, place).to(parameter.device, place.dtype) for name, vector in flat.items()},
             )
             for parameter, place in self._trained
         ]
@@ -334,11 +334,11 @@ class FlatModule:
         """Restore what `local_state` returned. Raises UserError: it came from another model."""
         local = {name: lookup() for name, lookup in self._local.items()}
         for name in sorted(local.keys() | state.keys()):
-            wanted = str(tuple(local[name].shape)) if name in local else "no such tensor"
-            found = str(tuple(state[name].shape)) if name in state else "no such tensor"
-            if found != wanted:
+            expected = str(tuple(local[name].shape)) if name in local else "no such tensor"
+            saved = str(tuple(state[name].shape)) if name in state else "no such tensor"
+            if saved != expected:
                 text = "the saved state belongs to another model: a tensor that is not shared differs"
-                raise UserError(text, key=name, value=found, allowed=wanted)
+                raise UserError(text, key=name, value=saved, allowed=expected)
         with torch.no_grad():
             for name, tensor in local.items():
                 tensor.copy_(torch.from_numpy(np.array(state[name])))
@@ -376,10 +376,10 @@ def _lookup(module: nn.Module, name: str, tensor: Tensor) -> Callable[[], Tensor
     """
     path = attrgetter(name)
     try:
-        found = path(module) is tensor
+        is_attribute = path(module) is tensor
     except AttributeError:
-        found = False
-    return (lambda: cast("Tensor", path(module))) if found else (lambda: tensor)
+        is_attribute = False
+    return (lambda: cast("Tensor", path(module))) if is_attribute else (lambda: tensor)
 
 
 def _as_array(tensor: Tensor) -> NDArray[np.generic]:

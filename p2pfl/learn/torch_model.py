@@ -95,7 +95,7 @@ class Sgd:
                 fused=False,
             )
             if momentum:
-                buffers.update((one, kept) for one, kept in zip(moving, buffered, strict=True) if kept is not None)
+                buffers.update((moved, kept) for moved, kept in zip(moving, buffered, strict=True) if kept is not None)
 
         return step
 

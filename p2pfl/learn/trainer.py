@@ -236,9 +236,9 @@ def try_out(module: nn.Module, samples: Samples, task: Task, device: Device | No
         text = f"model and loss fail on the first samples: {describe_failure(error)}"
         raise UserError(text, file=task.name, key="data") from error
     if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.is_floating_point()):
-        found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        returned = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
         raise UserError(
-            "loss returned no scalar tensor", file=task.name, key="loss", value=found, allowed="a scalar tensor"
+            "loss returned no scalar tensor", file=task.name, key="loss", value=returned, allowed="a scalar tensor"
         )
     return are_classes(outputs, targets)
 

@@ -49,7 +49,7 @@ def _interface_row(tally: Tally, patients: list[Patient]) -> dict[str, Any]:
     seen = [
         patient.member.name
         for patient in patients
-        if not patient.here and any(tally.interface.name in one.interfaces for one in patient.heard)
+        if not patient.here and any(tally.interface.name in service.interfaces for service in patient.heard)
     ]
     return {
         "interface": tally.interface.name,
@@ -68,19 +68,21 @@ def _member_row(diagnosis: Diagnosis, patient: Patient) -> dict[str, Any]:
         "member": patient.member.name,
         "here": patient.here,
         "listed": patient.member.address,
-        "heard_at": sorted({f"{text} port {one.port}" for one in patient.heard for text in one.addresses}),
+        "heard_at": sorted({f"{text} port {service.port}" for service in patient.heard for text in service.addresses}),
         "session": patient.has_session,
         "answers_at": None if place is None else place.address,
         "places": [
             {
-                "address": one.address,
-                "via": list(one.via),
-                "way": one.way,
-                "found": one.answer.kind.name.lower().replace("_", "-"),
-                "detail": one.answer.detail or None,
-                "round_trip_ms": None if one.answer.round_trip_s is None else round(1e3 * one.answer.round_trip_s, 1),
+                "address": tried.address,
+                "via": list(tried.via),
+                "way": tried.way,
+                "found": tried.answer.kind.name.lower().replace("_", "-"),
+                "detail": tried.answer.detail or None,
+                "round_trip_ms": None
+                if tried.answer.round_trip_s is None
+                else round(1e3 * tried.answer.round_trip_s, 1),
             }
-            for one in patient.places
+            for tried in patient.places
         ],
         "differs_in": None if place is None else list(place.answer.differences),
         "discovery": bool(patient.heard) if diagnosis.discovery else None,
@@ -93,7 +95,7 @@ def _as_object(diagnosis: Diagnosis) -> dict[str, Any]:
         "node": diagnosis.node,
         "discovery": diagnosis.discovery,
         "interfaces": [_interface_row(tally, diagnosis.patients) for tally in diagnosis.tallies],
-        "skipped": [{"interface": one.name, "why": one.skipped} for one in diagnosis.skipped],
+        "skipped": [{"interface": nic.name, "why": nic.skipped} for nic in diagnosis.skipped],
         "members": [_member_row(diagnosis, patient) for patient in diagnosis.patients],
         "problems": [{"text": problem.text, "remedy": problem.remedy} for problem in diagnosis.problems],
     }
@@ -105,7 +107,7 @@ def _print(diagnosis: Diagnosis) -> None:
         write_rows(
             [row | {key: ", ".join(row[key]) or "-" for key in ("addresses", "members")} for row in rows], "table"
         )
-    if skipped := ", ".join(f"{one.name}: {one.skipped}" for one in diagnosis.skipped):
+    if skipped := ", ".join(f"{nic.name}: {nic.skipped}" for nic in diagnosis.skipped):
         click.echo(f"not used: {skipped}")
     click.echo()
     write_rows([_cells(_member_row(diagnosis, patient)) for patient in diagnosis.patients], "table")
@@ -121,7 +123,7 @@ def _print(diagnosis: Diagnosis) -> None:
 def _print_ways(diagnosis: Diagnosis) -> None:
     """Print each way to each neighbor."""
     others = [patient for patient in diagnosis.patients if not patient.here]
-    if ways := [_way_row(patient.member.name, one) for patient in others for one in patient.places]:
+    if ways := [_way_row(patient.member.name, tried) for patient in others for tried in patient.places]:
         click.echo()
         write_rows(ways, "table")
 
@@ -140,7 +142,7 @@ def _way_row(name: str, place: AddressTried) -> dict[str, Any]:
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
     """Return the cells for a table."""
-    tried = ", ".join(f"{one['address'].partition('#')[0]}: {one['found']}" for one in row["places"])
+    tried = ", ".join(f"{place['address'].partition('#')[0]}: {place['found']}" for place in row["places"])
     at = (row["answers_at"] or "").partition("#")[0] or tried or None
     return {
         "member": f"{row['member']} (this machine)" if row["here"] else row["member"],

@@ -157,7 +157,7 @@ class Discovery:
 
     async def _open(self, usable: list[Interface], interfaces: list[Interface]) -> None:
         if not usable and interfaces:
-            skipped = ", ".join(f"{one.name} ({one.skipped})" for one in interfaces)
+            skipped = ", ".join(f"{nic.name} ({nic.skipped})" for nic in interfaces)
             self._tell(logging.WARNING, f"discovery: no interface to announce on: {skipped}")
         if not usable:
             return
@@ -168,7 +168,7 @@ class Discovery:
             await self._close()
             self._tell(logging.WARNING, f"discovery: cannot announce: {str(error) or type(error).__name__}")
             return
-        where = ", ".join(f"{one.name} ({', '.join(str(address.ip) for address in one.announced)})" for one in usable)
+        where = ", ".join(f"{nic.name} ({', '.join(str(address.ip) for address in nic.announced)})" for nic in usable)
         self._tell(logging.INFO, f"discovery: announced on {where}")
 
     async def _close(self) -> None:
@@ -189,7 +189,7 @@ class Discovery:
         index = self._members().get(prefix)
         if index is None or self._mdns is None or not 0 < port < 65536:
             return
-        near = [text for text in addresses if any(one.reaches(text) for one in self._mdns.interfaces)]
+        near = [text for text in addresses if any(nic.reaches(text) for nic in self._mdns.interfaces)]
         usable = [text for text in near if not (ip_address(text).is_multicast or ip_address(text).is_unspecified)]
         if usable:
             hints = [str(Address(text, port)) for text in usable[:MOST_ADDRESSES]]
@@ -566,7 +566,7 @@ async def find_nearby(federation: FederationConfig, *, named: Sequence[str] = ()
     """
     if find_spec("zeroconf") is None:
         return {}
-    usable = [one for one in cover(all_interfaces(), "0.0.0.0", named) if one.skipped is None]  # noqa: S104 - as nodes do
+    usable = [nic for nic in cover(all_interfaces(), "0.0.0.0", named) if nic.skipped is None]  # noqa: S104 - as nodes do
     if not usable:
         return {}
     keys = {prefix_of(federation.name, member.key): member.key for member in federation.present}
@@ -584,12 +584,12 @@ async def find_nearby(federation: FederationConfig, *, named: Sequence[str] = ()
 def _announced_places(overhearing: Overhearing, keys: Mapping[str, bytes], interfaces: Sequence[Interface]) -> Places:
     """Return the announced addresses on this network, IPv4 first. Addresses beyond a router are useless here."""
     places_of: dict[bytes, list[str]] = {}
-    for one in overhearing.announced.values():
-        prefix = member_of(one.name, keys)
-        near = [text for text in one.addresses if any(interface.reaches(text) for interface in interfaces)]
-        if prefix is not None and 0 < one.port < 65536 and near:
+    for service in overhearing.announced.values():
+        prefix = member_of(service.name, keys)
+        near = [text for text in service.addresses if any(interface.reaches(text) for interface in interfaces)]
+        if prefix is not None and 0 < service.port < 65536 and near:
             near.sort(key=lambda text: (ip_address(text).version, text))
             places = places_of.setdefault(keys[prefix], [])
-            places += [str(Address(text, one.port)) for text in near]
+            places += [str(Address(text, service.port)) for text in near]
             del places[MOST_ADDRESSES:]
     return places_of

@@ -231,13 +231,13 @@ async def examine(
     listen = "0.0.0.0" if node is None else parse_address(node.listen, "listen").host  # noqa: S104 - as nodes do
     named = () if node is None else node.interfaces
     interfaces = cover(all_interfaces(), listen, named) if find_spec("zeroconf") is not None else []
-    usable = [one for one in interfaces if one.skipped is None]
+    usable = [nic for nic in interfaces if nic.skipped is None]
     diagnosis = Diagnosis(
         federation=federation,
         discovery=discovery,
         node=None if node is None else node.name,
         tallies=[],
-        skipped=[one for one in interfaces if one.skipped is not None],
+        skipped=[nic for nic in interfaces if nic.skipped is not None],
         patients=[
             Patient(
                 member=member,
@@ -259,7 +259,9 @@ async def examine(
         diagnosis.tallies = overhearing.tallies
         for patient in diagnosis.patients:
             prefix = prefix_of(federation.name, patient.member.key)
-            patient.heard = [one for one in overhearing.announced.values() if member_of(one.name, (prefix,))]
+            patient.heard = [
+                service for service in overhearing.announced.values() if member_of(service.name, (prefix,))
+            ]
     await _visit(diagnosis, node)
     relays = [
         Problem(text=f"{diagnosis.node} is not registered at the relay {url}: {why}", remedy=SEE)
@@ -294,7 +296,7 @@ async def _visit(diagnosis: Diagnosis, node: NodeConfig | None) -> None:
                     address = replace(parse_address(text, "address"), direct="file" not in via)
                     group.create_task(visit(patient, address, text, via))
     for patient in diagnosis.patients:
-        patient.places.sort(key=lambda one: ("file" not in one.via, one.address, one.way == "direct"))
+        patient.places.sort(key=lambda tried: ("file" not in tried.via, tried.address, tried.way == "direct"))
 
 
 def _places(patient: Patient) -> dict[str, list[str]]:
@@ -304,10 +306,10 @@ def _places(patient: Patient) -> dict[str, list[str]]:
         places[patient.member.address] = ["file"]
     if patient.listens is not None:
         places.setdefault(patient.listens, []).append("state")
-    for one in patient.heard:
-        for text in sorted(one.addresses):
-            if one.port:
-                places.setdefault(str(Address(text, one.port)), []).extend(sorted(one.interfaces))
+    for service in patient.heard:
+        for text in sorted(service.addresses):
+            if service.port:
+                places.setdefault(str(Address(text, service.port)), []).extend(sorted(service.interfaces))
     return places
 
 
@@ -334,7 +336,7 @@ def _of_the_lan(diagnosis: Diagnosis) -> Iterator[Problem]:
         )
         return
     if not diagnosis.tallies:
-        skipped = ", ".join(f"{one.name} ({one.skipped})" for one in diagnosis.skipped) or "there are none"
+        skipped = ", ".join(f"{nic.name} ({nic.skipped})" for nic in diagnosis.skipped) or "there are none"
         yield Problem(
             text=f"no network interface is used: {skipped}",
             remedy="plug in the network, or name the one to use in node.toml: [network] interfaces = [...]",
@@ -462,7 +464,7 @@ def _unreachable(diagnosis: Diagnosis, patient: Patient) -> Problem:
             "announces itself",
         )
     place = patient.places[0]
-    where = ", ".join(f"{_at(one)} ({_why(one.answer, diagnosis.federation)})" for one in patient.places)
+    where = ", ".join(f"{_at(tried)} ({_why(tried.answer, diagnosis.federation)})" for tried in patient.places)
     if patient.has_session:
         change = _another_address(diagnosis.federation, name)
         return Problem(
@@ -485,8 +487,8 @@ def _why(answer: Answer, federation: FederationConfig | None = None) -> str:
             return f"{answer.kind.value}: {answer.detail}"
         case AnswerKind.PROXY | AnswerKind.CERTIFICATE:
             return answer.detail
-        case found:
-            return str(found.value)
+        case kind:
+            return str(kind.value)
 
 
 def _remedy(name: str, place: AddressTried, patient: Patient) -> str:
@@ -527,7 +529,7 @@ def node_here(federation: FederationConfig, name: str | None) -> NodeConfig | No
     """Return the named node, or the only one whose key is on this machine."""
     if name is None:
         folders = [member.name for member in federation.members if (federation.path.parent / member.name).is_dir()]
-        own = [one for one in folders if (federation.path.parent / one / "node.key").exists()]
+        own = [folder for folder in folders if (federation.path.parent / folder / "node.key").exists()]
         if len(own) != 1:
             return None
         name = own[0]
@@ -544,6 +546,6 @@ def ask_here(node: NodeConfig | None) -> OwnNode:
     said = {} if isinstance(said, str) or said["node"] != node.name else said
     relays = (said.get("features", {}).get("relay") or {}).get("relays")
     return OwnNode(
-        sessions=frozenset(one["name"] for one in said.get("neighbors", []) if one.get("live")),
-        away=relays and {one["relay"]: one["why"] for one in relays if not one["registered"]},
+        sessions=frozenset(neighbor["name"] for neighbor in said.get("neighbors", []) if neighbor.get("live")),
+        away=relays and {relay["relay"]: relay["why"] for relay in relays if not relay["registered"]},
     )

@@ -55,9 +55,9 @@ def all_interfaces() -> list[Interface]:
     listed = []
     for adapter in ifaddr.get_adapters():
         addresses = []
-        for one in adapter.ips:
-            text = one.ip if isinstance(one.ip, str) else one.ip[0]
-            address = ip_interface(f"{text.partition('%')[0]}/{one.network_prefix}")
+        for ip in adapter.ips:
+            text = ip.ip if isinstance(ip.ip, str) else ip.ip[0]
+            address = ip_interface(f"{text.partition('%')[0]}/{ip.network_prefix}")
             if not (address.ip.version == 6 and address.ip.is_link_local):
                 addresses.append(address)
         if addresses and adapter.index is not None:
@@ -78,9 +78,7 @@ def own_addresses() -> set[str]:
     """Return all addresses of this machine, including link-local ones."""
     import ifaddr  # noqa: PLC0415 - an extra
 
-    texts = (
-        one.ip if isinstance(one.ip, str) else one.ip[0] for adapter in ifaddr.get_adapters() for one in adapter.ips
-    )
+    texts = (ip.ip if isinstance(ip.ip, str) else ip.ip[0] for adapter in ifaddr.get_adapters() for ip in adapter.ips)
     return {text.partition("%")[0] for text in texts}
 
 

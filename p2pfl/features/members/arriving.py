@@ -103,7 +103,7 @@ async def wait_for_charter(
 def _contacts(federation: FederationConfig, invite: Invite, nearby: Places, own: bytes) -> list[Contact]:
     """Return all known addresses of the members. Those in the invite, which is usually newer, come first."""
     heard = [Contact(key, place) for key, places in sorted(nearby.items()) for place in places]
-    listed = [Contact(one.key, one.address) for one in federation.present if one.address is not None]
+    listed = [Contact(member.key, member.address) for member in federation.present if member.address is not None]
     contacts = dict.fromkeys([*invite.contacts, *heard, *listed])
     return [contact for contact in contacts if contact.key != own][: len(invite.contacts) + MOST_ASKED]
 

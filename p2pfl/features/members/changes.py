@@ -48,14 +48,14 @@ def show(path: Path, form: Form) -> None:
     newest = newest_here(load_config(path))
     rows = [
         {
-            "index": one.index,
-            "name": one.name,
-            "key": public_text(one.key),
-            "address": one.address,
-            "state": "removed" if one.retired else "member",
-            "neighbors": len(newest.neighbors(one.index)),
+            "index": member.index,
+            "name": member.name,
+            "key": public_text(member.key),
+            "address": member.address,
+            "state": "removed" if member.retired else "member",
+            "neighbors": len(newest.neighbors(member.index)),
         }
-        for one in newest.members
+        for member in newest.members
     ]
     write_rows(rows, form, title=f"{newest.name}, version {newest.charter_version} of its members, {newest.topology}")
 
@@ -109,9 +109,9 @@ def change(
     *,
     offline: bool,
 ) -> None:
-    told = [read_address(text) for text in addresses]
+    pairs = [read_address(text) for text in addresses]
     opened = open_newest(path, key_file, offline=offline)
-    sign(opened, with_settings(opened.federation, rounds=rounds, topology=topology, addresses=told))
+    sign(opened, with_settings(opened.federation, rounds=rounds, topology=topology, addresses=pairs))
 
 
 def admit(path: Path, line: str, key_file: Path | None, *, replaces: bool = False, yes: bool, offline: bool) -> bool:
@@ -138,12 +138,12 @@ def admit(path: Path, line: str, key_file: Path | None, *, replaces: bool = Fals
 
 def _show_request(federation: FederationConfig, charter: Charter, asked: JoinRequest) -> None:
     """Show the key and address that the new charter assigns to that name, and the ones that they replace."""
-    newcomer = next(one for one in charter.present if one.key == asked.key)
-    before = next((one for one in federation.present if one.name == asked.name), None)
-    for text, one in ((f"{asked.name} asks to be a member:", newcomer), ("in the place of:", before)):
-        if one is not None:
-            address = one.address or "none: it dials, or is found on the LAN"
-            click.echo(f"{text:<30} key {fingerprint(one.key)}   address {address}", err=True)
+    newcomer = next(member for member in charter.present if member.key == asked.key)
+    before = next((member for member in federation.present if member.name == asked.name), None)
+    for text, member in ((f"{asked.name} asks to be a member:", newcomer), ("in the place of:", before)):
+        if member is not None:
+            address = member.address or "none: it dials, or is found on the LAN"
+            click.echo(f"{text:<30} key {fingerprint(member.key)}   address {address}", err=True)
     click.echo(f"compare: `p2pfl join` has printed the key on {asked.name}", err=True)
 
 

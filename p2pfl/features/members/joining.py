@@ -157,7 +157,7 @@ def invite(federation: Path, name: str, *, replacing: bool) -> None:
     elif not made.contacts and not described.discovery:
         text = f"no member has an address, so that {name} cannot ask to be added: p2pfl member set"
         click.echo(f"{text} {federation} --address NAME=HOST:PORT, or discovery = true on one LAN", err=True)
-    if made.contacts and all(is_loopback(parse_address(one.address, "address").host) for one in made.contacts):
+    if made.contacts and all(is_loopback(parse_address(contact.address, "address").host) for contact in made.contacts):
         text = "the members' addresses are for this machine alone: no other machine can reach them; first"
         click.echo(f"{text} p2pfl member set {federation} --address NAME=HOST:PORT, and invite again", err=True)
 

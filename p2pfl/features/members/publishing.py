@@ -106,7 +106,7 @@ def charter_of(federation: FederationConfig) -> Charter:
 def require_bearable(federation: FederationConfig, charter: Charter) -> None:
     """Check that every member has enough neighbors for the robust rule. Raises UserError: some would have too few."""
     after = amended(federation, charter)
-    weak = {member.name: one for member, one in _bearings(after) if one.liars and not one.mixes}
+    weak = {member.name: bearing for member, bearing in _bearings(after) if bearing.liars and not bearing.mixes}
     if not weak:
         return
     name, worst = min(weak.items(), key=lambda item: item[1].neighbors)
@@ -132,7 +132,7 @@ def _bearable(federation: FederationConfig, needed: int) -> str:
         mistakes = Mistakes(federation.path)
         edges, _, _ = read_graph(spec, federation.members, federation.seed, mistakes)
         denser = replace(federation, edges=edges, schedule=(), topology=spec)
-        if not mistakes.found and all(one.mixes for _, one in _bearings(denser)):
+        if not mistakes.found and all(bearing.mixes for _, bearing in _bearings(denser)):
             return f"at least {needed} neighbors each, as --topology {spec} gives (`p2pfl member set`)"
     return f"a graph in which every node has {needed} neighbors or more"
 
@@ -165,7 +165,7 @@ def require_invited(federation: FederationConfig, request: JoinRequest, *, now: 
         text = "for another federation, or for another federation.toml than the one here"
         allowed = "a request that was made with this very file: `p2pfl invite` and `join` again"
         raise UserError(text, file=federation.path, key="REQUEST", value=request.name, allowed=allowed)
-    issued = next((one for one in _read_invites(federation) if one.token == request.token.hex()), None)
+    issued = next((invite for invite in _read_invites(federation) if invite.token == request.token.hex()), None)
     allowed = f"the answer to a new invite: `p2pfl invite {federation.path.parent.name} {request.name}`"
     if issued is None or issued.name != request.name:
         raise UserError(
@@ -182,7 +182,7 @@ def _used_up(federation: FederationConfig, issued: IssuedInvite, request: JoinRe
     """Say which key the invite was used for, and what the owner can do, because the line may be in the wrong hands."""
     name, folder = issued.name, federation.path.parent.name
     shown = {fingerprint(member.key): member.name for member in federation.present}
-    key = issued.key or next((one for one, whose in shown.items() if whose == name), "")
+    key = issued.key or next((shown_key for shown_key, whose in shown.items() if whose == name), "")
     text = "its invite has already been used" + (f", for the key {key}" if key else "")
     allowed = f"the answer to a new invite: `p2pfl invite {folder} {name}`"
     if key == fingerprint(request.key):
@@ -196,9 +196,9 @@ def _used_up(federation: FederationConfig, issued: IssuedInvite, request: JoinRe
 def use_up(federation: FederationConfig, request: JoinRequest) -> None:
     """Mark the invite that this request answers as used."""
     issued = _read_invites(federation)
-    for one in issued:
-        if one.token == request.token.hex():
-            one.used, one.key = True, fingerprint(request.key)
+    for invite in issued:
+        if invite.token == request.token.hex():
+            invite.used, invite.key = True, fingerprint(request.key)
     _remember(federation, issued)
 
 

@@ -86,19 +86,19 @@ class Evidence:
         In that case a person has begun it knowingly after the other's records were lost, so the current one is in fact
         later. A budget that began at an earlier start may be an old copy, from when it too was unspent.
         """
-        found, told = ledger, seen.account
+        updated, account = ledger, seen.account
         if ledger is not None:
             own = ledger.account
-            same = told[:2] == own[:2]
+            same = account[:2] == own[:2]
             fresh = self.began_now and not ledger.spent and ledger.is_whole
-            later = told.order > own.order or (told.order == own.order and not ledger.spent)
+            later = account.order > own.order or (account.order == own.order and not ledger.spent)
             if not same and later and fresh:
-                found = replace(ledger, order=told.order + 1)
-            elif told.steps > own.steps if same else later:
-                found = ledger.as_incomplete(told)
-        if ledger is None or found is None or (found is not ledger and not found.is_whole):
+                updated = replace(ledger, order=account.order + 1)
+            elif account.steps > own.steps if same else later:
+                updated = ledger.as_incomplete(account)
+        if ledger is None or updated is None or (updated is not ledger and not updated.is_whole):
             self.seen = seen
-        return found
+        return updated
 
 
 OPEN, SPENT, MISSING, UNSURE, UNPERMITTED = "open", "spent", "missing", "unsure", "unpermitted"

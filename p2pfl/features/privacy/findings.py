@@ -74,15 +74,15 @@ class NodeBudget:
 
     @property
     def row(self) -> dict[str, Any]:
-        told = self.status
-        state = told.state if told is not None else MISSING if self.ledger is None else WIPED
+        status = self.status
+        state = status.state if status is not None else MISSING if self.ledger is None else WIPED
         return {
             "node": self.node.name,
             "epsilon": self.epsilon,
-            "budget": told and told.budget,
-            "delta": told and told.delta,
-            "unit": told and told.unit,
-            "rounds_left": 0 if self.unpaid else told and told.rounds_left,
+            "budget": status and status.budget,
+            "delta": status and status.delta,
+            "unit": status and status.unit,
+            "rounds_left": 0 if self.unpaid else status and status.rounds_left,
             "state": UNPROTECTED if self.unpaid else state,
             "waiting": self.is_waiting,
         }
@@ -93,11 +93,11 @@ def purses(federation: FederationConfig, names: Iterable[str] = ()) -> list[Node
 
     Raises UserError: there is no such node, or it has no folder here; StorageError: a file cannot be read.
     """
-    wanted = [find_member(federation, name).name for name in names] or [one.name for one in federation.present]
-    files = {name: node_file(federation, name) for name in wanted}
+    chosen = [find_member(federation, name).name for name in names] or [member.name for member in federation.present]
+    files = {name: node_file(federation, name) for name in chosen}
     here = [name for name, file in files.items() if file.parent.is_dir()]
-    if not here or (names and len(here) < len(wanted)):
-        missing = ", ".join(name for name in wanted if name not in here)
+    if not here or (names and len(here) < len(chosen)):
+        missing = ", ".join(name for name in chosen if name not in here)
         text, allowed = f"no folder here for {missing}", "run it where these nodes have their folders"
         raise UserError(text, file=federation.path.parent, key="node", allowed=allowed)
     return [_budget(federation, load_node(files[name], federation, name)) for name in here]
@@ -201,9 +201,9 @@ def _look_for_budgets(inspected: Inspected, *, is_launch: bool) -> None:
     """
     federation = inspected.federation
     known, begin = purses(federation), f"p2pfl privacy begin {federation.path.parent}"
-    unpaid = [unpaid_mistake(one.node, one.unpaid) for one in known if one.unpaid]
+    unpaid = [unpaid_mistake(budget.node, budget.unpaid) for budget in known if budget.unpaid]
     inspected.mistakes.extend(unpaid)
-    without = [one.node.name for one in known if one.ledger is None and not (one.is_waiting or one.unpaid)]
+    without = [budget.node.name for budget in known if not (budget.ledger or budget.is_waiting or budget.unpaid)]
     if is_launch and not unpaid and len(without) == len(federation.present):
         text = "no node has one, so none would train"
         inspected.mistakes.append(UserError(text, file=federation.path, key="the privacy budget", allowed=begin))
@@ -218,7 +218,7 @@ def _look_at_privacy(inspected: Inspected, privacy: PrivacyConfig) -> dict[str, 
     federation, rows, loudest = inspected.federation, [], None
     here = inspected.here.keys() & inspected.learners.keys()
     samples = {index: inspected.learners[index].samples for index in here}
-    trained = {getattr(one, "trained", one.size + one.personal) for one in inspected.learners.values()}
+    trained = {getattr(learner, "trained", learner.size + learner.personal) for learner in inspected.learners.values()}
     parameters = max(trained, default=None)
     everyone = {member.index: 1 for member in federation.present} if privacy.unit == MEMBER else {}
     for index, count in sorted((everyone | samples).items()):
@@ -323,17 +323,17 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool) -> None:
     """
     described, privacy = _private(federation)
     known = purses(described, names)
-    if mistakes := [unpaid_mistake(one.node, one.unpaid) for one in known if one.unpaid]:
+    if mistakes := [unpaid_mistake(budget.node, budget.unpaid) for budget in known if budget.unpaid]:
         raise ExceptionGroup("models that no budget covers", mistakes)
-    if (begun := [one.node.name for one in known if one.ledger is not None]) and not again:
+    if (begun := [budget.node.name for budget in known if budget.ledger is not None]) and not again:
         text = f"has begun at {', '.join(begun)}: what is spent stays spent"
         allowed = "--node for nodes without one; --again, which adds a second budget to the first"
         raise UserError(text, file=described.path, key="the privacy budget", allowed=allowed)
     promise, planned = Promise.in_file(privacy), planned_in_words(described)
-    for one in known:
-        after = "" if one.ledger is None else one.ledger.word
-        give_permission(one.node.key_file, promise, after=after, planned=planned)
-        click.echo(f"{one.node.name}: its budget starts when the node starts{_before(one)}")
+    for budget in known:
+        after = "" if budget.ledger is None else budget.ledger.word
+        give_permission(budget.node.key_file, promise, after=after, planned=planned)
+        click.echo(f"{budget.node.name}: its budget starts when the node starts{_before(budget)}")
 
 
 def _before(purse: NodeBudget) -> str:
@@ -359,7 +359,7 @@ def show(*, federation: Path, names: tuple[str, ...], form: Form) -> None:
     budget, so that the node does not start; "wiped" if the state is gone and the node will continue from the file next
     to its key. waiting: there is a permission, which takes effect at the next start.
     """
-    write_rows([one.row for one in purses(_private(federation)[0], names)], form)
+    write_rows([budget.row for budget in purses(_private(federation)[0], names)], form)
 
 
 def _private(path: Path) -> tuple[FederationConfig, PrivacyConfig]:

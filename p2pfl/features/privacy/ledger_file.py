@@ -71,9 +71,9 @@ def give_permission(key_file: Path, promise: Promise, *, after: str | None = Non
     It belongs to the key's owner, so that root may give it for another user's node. Raises StorageError: writing fails.
     """
     path = permission_file(key_file)
-    told = {"word": secrets.token_hex(WORD_BYTES), "budget": BEGINS, "after": after} | promise._asdict()
-    told |= {"planned": planned} if promise.epsilon is None else {}
-    lines = [f"{name} = {json.dumps(value)}\n" for name, value in told.items() if value is not None]
+    content = {"word": secrets.token_hex(WORD_BYTES), "budget": BEGINS, "after": after} | promise._asdict()
+    content |= {"planned": planned} if promise.epsilon is None else {}
+    lines = [f"{name} = {json.dumps(value)}\n" for name, value in content.items() if value is not None]
     replace_file(path, ["".join([_TEXT, *lines]).encode()])
     if os.geteuid() == 0 and key_file.exists():
         owner = key_file.stat()
@@ -87,26 +87,26 @@ def read_permission(key_file: Path) -> Permission | None:
     refuse_special(path)
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-            found = parse_document(file.read(MOST_BYTES).decode(), path)
+            document = parse_document(file.read(MOST_BYTES).decode(), path)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror}", file=path, key="word", allowed=ALLOWED) from None
     except (UnicodeDecodeError, UserError):
-        found = {}
-    return _permission_of(found, path)
+        document = {}
+    return _permission_of(document, path)
 
 
 def _permission_of(document: dict[str, Any], path: Path) -> Permission:
     mistakes = Mistakes(path)
-    told = read_table(document, "", _KEYS, mistakes)
-    if "word" not in told:
+    table = read_table(document, "", _KEYS, mistakes)
+    if "word" not in table:
         raise UserError("has no word", file=path, key="word", allowed=ALLOWED)
     require(document, "", ("budget", "unit", "delta"), _KEYS, mistakes)
     for mistake in mistakes.found:
         raise mistake
-    promise = Promise(told["unit"], told.get("epsilon"), told["delta"], told.get("noise"))
-    return Permission(name=told["word"], promise=promise, after=told.get("after"), planned=told.get("planned", ""))
+    promise = Promise(table["unit"], table.get("epsilon"), table["delta"], table.get("noise"))
+    return Permission(name=table["word"], promise=promise, after=table.get("after"), planned=table.get("planned", ""))
 
 
 def discard_permission(key_file: Path) -> None:
@@ -181,21 +181,21 @@ class LedgerFile:
             text, allowed = f"cannot be read: {error.strerror}", "a file that the node's user may read"
             raise UserError(text, file=self.path, key="ledger", allowed=allowed) from None
         try:
-            found = msgspec.json.decode(raw, type=_Content)
+            content = msgspec.json.decode(raw, type=_Content)
         except UNREADABLE:
-            found = None
-        if found is None or found.check != _check(found.federation, found.node, found.ledger):
+            content = None
+        if content is None or content.check != _check(content.federation, content.node, content.ledger):
             log.warning("%s is damaged, and counts as lost", self.path)
             return None
-        if found.federation != self.federation:
+        if content.federation != self.federation:
             text = "records the spending of another federation"
             allowed = f"{self.federation}, or a key of its own for this node; removing the file loses its record"
-            raise UserError(text, file=self.path, key="federation", value=found.federation, allowed=allowed)
-        if found.node != self.node:
+            raise UserError(text, file=self.path, key="federation", value=content.federation, allowed=allowed)
+        if content.node != self.node:
             text = "records the spending of another node"
             allowed = f"the file of {self.node}; removing this one loses its record"
-            raise UserError(text, file=self.path, key="node", value=found.node, allowed=allowed)
-        self.kept = Ledger.of(found.ledger)
+            raise UserError(text, file=self.path, key="node", value=content.node, allowed=allowed)
+        self.kept = Ledger.of(content.ledger)
         return self.kept
 
     def void(self) -> None:

@@ -96,10 +96,10 @@ def read_listed(federations: Sequence[Path], tokens: Sequence[Path]) -> list[Lis
     """Read what `p2pfl relay` is given. Raises UserError: a file is wrong, or two are for the same federation."""
     listed = [_from_file(federation_file(path)) for path in federations]
     listed += [ListedFederation(name=path.stem, token=read_token(path)) for path in tokens]
-    for index, one in enumerate(listed):
-        if any(one.name == other.name or (one.realm and one.realm == other.realm) for other in listed[:index]):
+    for index, entry in enumerate(listed):
+        if any(entry.name == other.name or (entry.realm and entry.realm == other.realm) for other in listed[:index]):
             text, allowed = "two of these are the same federation", "each once; token files with different names"
-            raise UserError(text, key="--federation, --token", value=one.name, allowed=allowed)
+            raise UserError(text, key="--federation, --token", value=entry.name, allowed=allowed)
     return listed
 
 
@@ -128,8 +128,8 @@ class Admissions:
     """
 
     def __init__(self, listed: Sequence[ListedFederation]) -> None:
-        self._by_realm = {one.realm: one for one in listed if one.admin}
-        self._by_token = {token_id(one.token): one for one in listed if one.token}
+        self._by_realm = {entry.realm: entry for entry in listed if entry.admin}
+        self._by_token = {token_id(entry.token): entry for entry in listed if entry.token}
         self._shown: dict[str, dict[bytes, None]] = {}
         """The keys of removed members that members of each federation have shown, in the order in which they came."""
 
@@ -424,7 +424,7 @@ def serve(listen: str, listed: Sequence[ListedFederation], *, cert: Path | None,
     refusals = Refusals(Counters.of(()), log, lambda kind, peer, text: None)  # noqa: ARG005 - it has no members
     server = RelayServer(Admissions(listed), Switchboard(), refusals)
     transport = WebSocketTransport(Limits(), refusals, log, certificate=own_certificate(cert, key))
-    known = ", ".join(one.name for one in listed)
+    known = ", ".join(entry.name for entry in listed)
     return asyncio.run(_serve(server, transport, refusals, parse_address(listen, "--listen"), known))
 
 

@@ -247,7 +247,7 @@ def write_tickets(federation: FederationConfig, admin: Identity, *, now_s: float
         "# pass later ones on.",
         f'sheet = "{HEAD_PREFIX}{to_text(sheet.head.packed())}"',
         "tickets = [",
-        *(f'  "{PREFIX}{to_text(one.packed())}", # {name}' for one, name in tickets if one is not None),
+        *(f'  "{PREFIX}{to_text(ticket.packed())}", # {name}' for ticket, name in tickets if ticket is not None),
         "]",
         "",
     ]

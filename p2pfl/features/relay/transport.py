@@ -84,7 +84,7 @@ class ByRelayTransport:
         """
         if used is not None:
             self._compare(key, *used)
-        ranked = sorted(self.relays, key=lambda one: (not one.is_registered, one.doubts(key), self._time_s(one, key)))
+        ranked = sorted(self.relays, key=lambda way: (not way.is_registered, way.doubts(key), self._time_s(way, key)))
         if used is not None and not self._leaves(key, *used, ranked[0]):
             ranked.sort(key=lambda relay: relay.url != used[0])
         return [Relayed(relay.url, key) for relay in ranked]
@@ -114,7 +114,7 @@ class ByRelayTransport:
     async def dial(self, way: DialPath) -> Line:
         if isinstance(way, Address):
             return await self._direct.dial(way)
-        relay = next((one for one in self.relays if one.url == way.relay), None)
+        relay = next((link for link in self.relays if link.url == way.relay), None)
         if relay is None or not self._tasks:
             raise GoneError("the node stops")
         return await relay.dial(way.key)

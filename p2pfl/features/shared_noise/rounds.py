@@ -40,9 +40,9 @@ notice = logging.getLogger("p2pfl.notice")
 
 def shared_by(learner: Learner) -> SharedRounds | None:
     """Return a learner's rounds with shared noise, or None if it has no such rounds."""
-    from p2pfl.learn.privacy.rounds import shared_by as found  # noqa: PLC0415 - torch: who checks files has no learner
+    from p2pfl.learn.privacy import rounds  # noqa: PLC0415 - torch: who checks files has no learner
 
-    return found(learner)
+    return rounds.shared_by(learner)
 
 
 def too_large(federation: FederationConfig, shared: SharedRounds | None) -> UserError | None:

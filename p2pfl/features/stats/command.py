@@ -90,24 +90,24 @@ def _show(federation: FederationConfig, statistics: Statistics, form: Form) -> N
             "hidden": f"what fewer than {statistics.asked.least_rows} rows or 3 nodes have, and what would tell it",
         }
     )
-    by = statistics.asked.by
+    by, groups = statistics.asked.by, statistics.groups
     if by is not None:
         click.echo()
-        write_rows([{by: name, "rows": _count(rows)} for name, rows in statistics.groups.items()], "table")
-    figures = [one for one in statistics.figures if by is None or statistics.groups.get(str(one.group)) is not None]
-    if numbers := [one for one in figures if one.categories is None]:
+        write_rows([{by: name, "rows": _count(rows)} for name, rows in groups.items()], "table")
+    figures = [figure for figure in statistics.figures if by is None or groups.get(str(figure.group)) is not None]
+    if numbers := [figure for figure in figures if figure.categories is None]:
         click.echo()
-        write_rows([_number_row(one, by) for one in numbers], "table")
-    for one in numbers:
-        if one.histogram:
+        write_rows([_number_row(figure, by) for figure in numbers], "table")
+    for figure in numbers:
+        if figure.histogram:
             click.echo()
-            rows = [{one.column: _range(bar), "rows": _count(bar.rows)} for bar in one.histogram]
+            rows = [{figure.column: _range(bar), "rows": _count(bar.rows)} for bar in figure.histogram]
             write_rows(rows, "table")
-    for one in figures:
-        if one.categories is not None:
+    for figure in figures:
+        if figure.categories is not None:
             click.echo()
-            shown = [*one.categories.items(), (MISSING, one.missing)]
-            write_rows([{_titled(one, by): name, "rows": _count(count)} for name, count in shown], "table")
+            shown = [*figure.categories.items(), (MISSING, figure.missing)]
+            write_rows([{_titled(figure, by): name, "rows": _count(count)} for name, count in shown], "table")
 
 
 def _titled(figures: SurveyFigures, by: str | None) -> str:
@@ -118,7 +118,7 @@ def _number_row(figures: SurveyFigures, by: str | None) -> dict[str, Any]:
     row: dict[str, Any] = {"column": figures.column} | ({} if by is None else {by: figures.group})
     row |= {"n": _count(figures.rows), "missing": _count(figures.missing)}
     row |= {"mean": _figure(figures.mean), "sd": _figure(figures.deviation)}
-    named = {one.share: one for one in figures.quantiles}
+    named = {quantile.share: quantile for quantile in figures.quantiles}
     return row | {f"{share:.0%}": _quantile(named.get(share)) for share in (0.05, 0.25, 0.5, 0.75, 0.95)}
 
 
@@ -161,19 +161,19 @@ def facts_of(statistics: Statistics) -> dict[str, Any]:
         "groups": dict(statistics.groups) or None,
         "figures": [
             {
-                "column": one.column,
-                "group": one.group,
-                "n": one.rows,
-                "missing": one.missing,
-                "mean": one.mean,
-                "sd": one.deviation,
+                "column": figure.column,
+                "group": figure.group,
+                "n": figure.rows,
+                "missing": figure.missing,
+                "mean": figure.mean,
+                "sd": figure.deviation,
                 "quantiles": [
                     {"share": each.share, "value": each.value, "bound": each.bound, "low": each.low, "high": each.high}
-                    for each in one.quantiles
+                    for each in figure.quantiles
                 ],
-                "histogram": [{"low": bar.low, "high": bar.high, "rows": bar.rows} for bar in one.histogram],
-                "categories": None if one.categories is None else dict(one.categories),
+                "histogram": [{"low": bar.low, "high": bar.high, "rows": bar.rows} for bar in figure.histogram],
+                "categories": None if figure.categories is None else dict(figure.categories),
             }
-            for one in statistics.figures
+            for figure in statistics.figures
         ],
     }

@@ -95,8 +95,8 @@ def carried_on(conversation: Conversation, sums: Sums | None) -> Arrays | Statis
     try:
         return next(conversation) if sums is None else conversation.send(sums)
     except StopIteration as end:
-        found: Statistics = end.value
-        return found
+        statistics: Statistics = end.value
+        return statistics
     except TooFew as few:
         raise UserError(f"nothing can be shown: {few}") from None
     except (ValueError, ArithmeticError, LookupError) as error:
@@ -107,10 +107,10 @@ async def summed(
     conversation: Conversation, talk: SumTalk, federation: FederationConfig, *, label: str, data: bytes
 ) -> Statistics:
     """Sum stage by stage with the others. Raises UserError: a sum was refused, or as above."""
-    found = carried_on(conversation, None)
-    while not isinstance(found, Statistics):
-        numbers = numbers_of(found, *WITHIN, len(federation.members))
-        outcome = await talk.sum(label, numbers.encode(found), numbers.terms(label), data=data)
+    stage = carried_on(conversation, None)
+    while not isinstance(stage, Statistics):
+        numbers = numbers_of(stage, *WITHIN, len(federation.members))
+        outcome = await talk.sum(label, numbers.encode(stage), numbers.terms(label), data=data)
         if not isinstance(outcome, SumDone):
             lacking = outcome.differ or outcome.missing
             names = f" ({names_of(federation, lacking)})" if lacking else ""
@@ -119,8 +119,8 @@ async def summed(
             sums = numbers.decode(outcome.total, len(outcome.members))
         except SpoiledSum as error:
             raise UserError(f"the sums make no sense, so some site has lied: {error}") from error
-        found = carried_on(conversation, sums)
-    return found
+        stage = carried_on(conversation, sums)
+    return stage
 
 
 def survey_here(sites: Sequence[SiteTable], asked: SurveyAsked) -> Statistics:
@@ -220,14 +220,14 @@ class StatsNode:
         async with self._deciding:
             busy = BUSY if self._is_busy else ""
             try:
-                found = await asyncio.to_thread(
+                answer = await asyncio.to_thread(
                     self.policy.answer, asker, asked.serial, asked.columns, asked.by, busy=busy
                 )
             except StorageError as error:
                 log.error("%s", error)  # noqa: TRY400 - one line says all
-                found = PolicyAnswer(least_rows=self._node.stats.least_rows, refusal="its log cannot be written")
-            self._is_busy |= found.table is not None
-            return found
+                answer = PolicyAnswer(least_rows=self._node.stats.least_rows, refusal="its log cannot be written")
+            self._is_busy |= answer.table is not None
+            return answer
 
     async def _take_part(self, question: OpenQuestion, answer: PolicyAnswer) -> Statistics:
         """Raises UserError: some site refuses or does not answer, or the sums fail; StorageError."""
@@ -276,9 +276,9 @@ class StatsNode:
         self._sums.begin(question.id, talk)
         try:
             label = f"statistics {asked.least_rows}"
-            found = await summed(conversation, talk, self._federation, label=label, data=data)
+            statistics = await summed(conversation, talk, self._federation, label=label, data=data)
             await talk.farewell([member.index for member in self._federation.present])
-            return found
+            return statistics
         finally:
             self._sums.end()
 
@@ -313,11 +313,11 @@ async def open_stats(
             on_alarm=lambda kind, peer, text: _say(federation, kind, peer, text),
             transport=through_relays(federation, node, identity, usual),
         )
-        found = StatsNode(federation, node, identity, links, on_end=on_end)
+        stats_node = StatsNode(federation, node, identity, links, on_end=on_end)
         async with links, AsyncExitStack() as doors:
             if node.discovery:
                 await doors.enter_async_context(discovery_of(member, node, lambda: federation, links))
-            yield found
+            yield stats_node
 
 
 def _say(federation: FederationConfig, kind: str, peer: int | None, text: str) -> None:
@@ -350,14 +350,14 @@ def ask(
     try:
         if name is None:
             least_rows, sites = _answers(federation, nodes, columns, by)
-            found = survey_here(sites, SurveyAsked(columns=columns, by=by, least_rows=least_rows))
+            statistics = survey_here(sites, SurveyAsked(columns=columns, by=by, least_rows=least_rows))
         else:
-            found = asyncio.run(_ask_others(federation, nodes[0], columns, by))
+            statistics = asyncio.run(_ask_others(federation, nodes[0], columns, by))
     except UserError as error:
         if error.file is None:
             error.file, error.key = str(federation.path), "--columns"
         raise
-    return federation, found
+    return federation, statistics
 
 
 def _nodes_here(federation: FederationConfig) -> list[NodeConfig]:

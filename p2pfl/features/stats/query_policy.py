@@ -159,17 +159,17 @@ class HashedTable(Struct, frozen=True, array_like=True):
         """True if the tables differ by fewer rows, but not by none, in all or in a group."""
         groups = self.groups.keys() | before.groups.keys() if self.by == before.by else ()
         pairs = [(self.rows(group), before.rows(group)) for group in (None, *groups)]
-        return any(0 < max((one - other).total(), (other - one).total()) < least_rows for one, other in pairs)
+        return any(0 < max((new - old).total(), (old - new).total()) < least_rows for new, old in pairs)
 
 
 def hashed(columns: Mapping[str, NDArray[np.float64]], by: str | None, key: bytes) -> HashedTable:
     """Hash each row of columns (n,) with a key of the site."""
     table = np.ascontiguousarray(np.stack([columns[name] for name in sorted(columns)], axis=1))
     groups = np.zeros(len(table)) if by is None else np.nan_to_num(columns[by], nan=-1.0)
-    found: dict[int, list[bytes]] = {}
+    hashes: dict[int, list[bytes]] = {}
     for row, group in zip(table, groups.astype(np.int64).tolist(), strict=True):
-        found.setdefault(group, []).append(hashlib.blake2b(row.tobytes(), digest_size=HASH_BYTES, key=key).digest())
-    return HashedTable(by, {group: b"".join(sorted(found[group])) for group in sorted(found)})
+        hashes.setdefault(group, []).append(hashlib.blake2b(row.tobytes(), digest_size=HASH_BYTES, key=key).digest())
+    return HashedTable(by, {group: b"".join(sorted(hashes[group])) for group in sorted(hashes)})
 
 
 class AnsweredRows:
@@ -312,18 +312,18 @@ class QueryPolicy:
 
         Raises StorageError: the log cannot be written, so there is no answer.
         """
-        found = self._decide(asker, columns, by, busy)
+        answer = self._decide(asker, columns, by, busy)
         line = LogLine(
             time=self._now(),
             asker=asker,
             serial=serial,
             columns=columns,
             by=by,
-            answer=REFUSED if found.refusal else ANSWERED,
-            reason=found.refusal,
+            answer=REFUSED if answer.refusal else ANSWERED,
+            reason=answer.refusal,
         )
         self._log.add(line)
-        return found
+        return answer
 
     def _decide(self, asker: str, columns: tuple[str, ...], by: str | None, busy: str) -> PolicyAnswer:
         policy = self._node.stats
@@ -405,17 +405,17 @@ def mistakes_in(federation: FederationConfig, node: NodeConfig, schema: Schema |
         return UserError(text, file=node.path, key=f"stats.{key}", value=value, allowed=allowed or "none here")
 
     policy, names = node.stats, [member.name for member in federation.present]
-    found = [
+    mistakes = [
         mistake("not a member", "to", name, f'{", ".join(names)}, or "{EVERYBODY}"')
         for name in policy.to
         if name not in (*names, EVERYBODY)
     ]
     if schema is None:
-        return found
+        return mistakes
     columns = schema.columns
     text = "the schema has no such column"
-    found += [mistake(text, "columns", name, ", ".join(columns)) for name in policy.columns if name not in columns]
+    mistakes += [mistake(text, "columns", name, ", ".join(columns)) for name in policy.columns if name not in columns]
     groups = [name for name in columns if categories_of(schema, name) is not None]
     if policy.by is not None and policy.by not in groups:
-        found.append(mistake("not a categorical column of the schema", "by", policy.by, ", ".join(groups)))
-    return found
+        mistakes.append(mistake("not a categorical column of the schema", "by", policy.by, ", ".join(groups)))
+    return mistakes

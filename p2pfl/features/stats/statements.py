@@ -127,8 +127,7 @@ class OpenQuestion:
     """The members that must answer."""
     until: float
     answers: dict[int, SiteAnswer] = field(default_factory=dict)
-    told: list[MemberStatement] = field(default_factory=list)
-    """The signed answers."""
+    signed_answers: list[MemberStatement] = field(default_factory=list)
     decided: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when all members take part, or one does not."""
 
@@ -138,12 +137,12 @@ class OpenQuestion:
 
     @property
     def refusals(self) -> dict[int, str]:
-        return {member: one.refusal for member, one in sorted(self.answers.items()) if one.refusal}
+        return {member: answer.refusal for member, answer in sorted(self.answers.items()) if answer.refusal}
 
     @property
     def least_rows(self) -> int:
         """The most of what members want."""
-        return max(one.least_rows for one in self.answers.values())
+        return max(answer.least_rows for answer in self.answers.values())
 
 
 class Statements:
@@ -181,9 +180,9 @@ class Statements:
 
     def opened(self, peer: int) -> None:
         self._peers.add(peer)
-        for one in self._open.values():
-            if self._now() < one.until:
-                for statement in (one.signed, *one.told):
+        for question in self._open.values():
+            if self._now() < question.until:
+                for statement in (question.signed, *question.signed_answers):
                     self._say(peer, CHANNEL, statement)
 
     def closed(self, peer: int) -> None:
@@ -201,7 +200,7 @@ class Statements:
             self._take_answer(message, statement, peer)
 
     def _take_question(self, signed: MemberStatement, question: Question, peer: int | None) -> OpenQuestion:
-        self._open[signed.author] = found = OpenQuestion(
+        self._open[signed.author] = opened = OpenQuestion(
             asker=signed.author,
             id=question_id(signed.author, signed.body),
             question=question,
@@ -210,17 +209,17 @@ class Statements:
             until=self._now() + KEPT_S,
         )
         self._pass_on(signed, peer)
-        return found
+        return opened
 
     def _take_answer(self, signed: MemberStatement, answer: SiteAnswer, peer: int | None) -> None:
         """Keep an answer to an open question; one to any other is of no use any more."""
-        found = next((one for one in self._open.values() if one.id == answer.question), None)
-        if found is None or signed.author in found.answers:
+        question = next((question for question in self._open.values() if question.id == answer.question), None)
+        if question is None or signed.author in question.answers:
             return
-        found.answers[signed.author] = answer
-        found.told.append(signed)
-        if answer.refusal or not found.lacking:
-            found.decided.set()
+        question.answers[signed.author] = answer
+        question.signed_answers.append(signed)
+        if answer.refusal or not question.lacking:
+            question.decided.set()
         self._pass_on(signed, peer)
 
     def _pass_on(self, signed: MemberStatement, but: int | None) -> None:

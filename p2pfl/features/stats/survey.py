@@ -104,14 +104,14 @@ def hidden_cells(table: CellTable, asked: SurveyAsked, *, forced: Mask) -> Mask 
 
 def determined(relations: NDArray[np.float64], hidden: Mask) -> Mask:
     """Return which cells (v,) follow from the relations (r, v) and the cells that are not hidden."""
-    found, places = ~hidden, np.flatnonzero(hidden)
+    known, places = ~hidden, np.flatnonzero(hidden)
     if not places.size:
-        return found
+        return known
     _, sizes, basis = np.linalg.svd(relations[:, places], full_matrices=True)
     rank = int((sizes > TOLERANCE * max(1.0, *sizes.tolist())).sum()) if sizes.size else 0
     free = basis[rank:]
-    found[places] = ~(np.abs(free) > TOLERANCE).any(axis=0) if len(free) else True
-    return found
+    known[places] = ~(np.abs(free) > TOLERANCE).any(axis=0) if len(free) else True
+    return known
 
 
 def _tells_few(line: NDArray[np.float64], table: CellTable, hidden: Mask, asked: SurveyAsked) -> bool:
@@ -181,12 +181,12 @@ def quantiles(cuts: Sequence[int], counts: Counts, least_rows: int) -> tuple[Qua
     """Return what the counts (k,) in buckets that begin at these keys tell of the quantiles."""
     edges, inside = _bins(cuts, counts, least_rows)
     ends = np.cumsum(inside)
-    rows, found = int(ends[-1]), []
+    rows, bounds = int(ends[-1]), []
     for share in SHARES:
         place = (rows - 1) * share
         low, high = (int(np.searchsorted(ends, spot, "right")) for spot in (math.floor(place), math.ceil(place)))
-        found.append(Quantile(share=share, low=_wider(edges[low], -1), high=_wider(edges[high + 1], 1)))
-    return tuple(found)
+        bounds.append(Quantile(share=share, low=_wider(edges[low], -1), high=_wider(edges[high + 1], 1)))
+    return tuple(bounds)
 
 
 def histogram_edges(cuts: Sequence[int], counts: Counts, least_rows: int) -> list[float]:
@@ -205,16 +205,16 @@ def histogram_edges(cuts: Sequence[int], counts: Counts, least_rows: int) -> lis
 
 def bars(edges: Sequence[float], counts: Counts, sites: Counts, asked: SurveyAsked) -> tuple[Bar, ...]:
     """Join neighboring bins, of counts (len(edges) + 1,), until none has too few rows or sites."""
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     start, rest = 0, len(counts)
     for place in range(len(counts)):
         here, after = slice(start, place + 1), slice(place + 1, rest)
         if _is_enough(counts[here], sites[here], asked) and _is_enough(counts[after], sites[after], asked):
-            found.append((start, place + 1))
+            spans.append((start, place + 1))
             start = place + 1
-    found.append((start, rest))
+    spans.append((start, rest))
     ends = [None, *edges, None]
-    return tuple(Bar(low=ends[first], high=ends[end], rows=int(counts[first:end].sum())) for first, end in found)
+    return tuple(Bar(low=ends[first], high=ends[end], rows=int(counts[first:end].sum())) for first, end in spans)
 
 
 def _is_enough(counts: Counts, sites: Counts, asked: SurveyAsked) -> bool:
@@ -230,7 +230,7 @@ def _bins(cuts: Sequence[int], counts: Counts, least_rows: int) -> tuple[list[fl
     first, last = int(full[0]), int(full[-1])
     low = number_of(cuts[first]) if counts[first] >= least_rows else None
     high = number_of(cuts[last + 1]) if counts[last] >= least_rows and last + 1 < len(cuts) else None
-    ends = [None if one is None or not abs(one) < MOST_FLOAT else one for one in (low, high)]
+    ends = [None if end is None or not abs(end) < MOST_FLOAT else end for end in (low, high)]
     return [ends[0], *inner, ends[1]], np.add.reduceat(counts, places)
 
 
@@ -387,11 +387,11 @@ class Disclosure:
 
 def _line(size: int, places: range, total: int | None = None) -> NDArray[np.float64]:
     """Return the factors of a sum of cells, which is the cell `total`, or a number known besides."""
-    found = np.zeros(size)
-    found[list(places)] = 1.0
+    factors = np.zeros(size)
+    factors[list(places)] = 1.0
     if total is not None:
-        found[total] = -1.0
-    return found
+        factors[total] = -1.0
+    return factors
 
 
 WITHIN = (-(2**48), 2**48)
@@ -417,47 +417,47 @@ class SiteSums:
         """Return `rows` (2, groups), and `cells COLUMN` (2, groups, values + 1), or (2, groups, 2) of a numeric column:
         rows, and 1 where this site has any. The last value is missing.
         """
-        found = {"rows": np.bincount(self._group, minlength=self._groups)}
+        tables = {"rows": np.bincount(self._group, minlength=self._groups)}
         for column, values in self._values.items():
             width = 2 if values is None else len(values) + 1
             known = self._columns[column]
             places = np.isnan(known).astype(np.int64) if values is None else _places(known, width)
             table = np.bincount(self._group * width + places, minlength=self._groups * width)
-            found[f"cells {column}"] = table.reshape(self._groups, width)
-        return {name: _and_sites(table) for name, table in found.items()}
+            tables[f"cells {column}"] = table.reshape(self._groups, width)
+        return {name: _and_sites(table) for name, table in tables.items()}
 
     def sums(self, spreads: Sequence[_Spread]) -> Arrays:
         """Return `sums` (spreads, LIMBS), and the first buckets."""
         values = list(self._known(spreads))
-        sums = np.stack([limbs_of(math.fsum(one)) for one in values])
+        sums = np.stack([limbs_of(math.fsum(numbers)) for numbers in values])
         return {"sums": sums} | self._buckets(values, spreads)
 
     def squares(self, spreads: Sequence[_Spread]) -> Arrays:
         """Return `squares` (spreads, LIMBS), about the mean of all sites, and finer buckets."""
         values = list(self._known(spreads))
-        squares = [math.fsum((one - each.mean) ** 2) for one, each in zip(values, spreads, strict=True)]
-        return {"squares": np.stack([limbs_of(one) for one in squares])} | self._buckets(values, spreads)
+        squares = [math.fsum((numbers - each.mean) ** 2) for numbers, each in zip(values, spreads, strict=True)]
+        return {"squares": np.stack([limbs_of(square) for square in squares])} | self._buckets(values, spreads)
 
     def histograms(self, spreads: Sequence[_Spread]) -> Arrays:
         """Return the finest buckets, and without groups `bins PLACE` (2, edges + 1): rows, and 1 where this site has
         any.
         """
-        values, found = list(self._known(spreads)), Arrays()
-        for place, (one, each) in enumerate(zip(values, spreads, strict=True) if self._groups == 1 else ()):
-            bins = np.bincount(np.searchsorted(each.edges, one, "right"), minlength=len(each.edges) + 1)
-            found[f"bins {place}"] = _and_sites(bins)
-        return found | self._buckets(values, spreads)
+        values, tables = list(self._known(spreads)), Arrays()
+        for place, (numbers, each) in enumerate(zip(values, spreads, strict=True) if self._groups == 1 else ()):
+            bins = np.bincount(np.searchsorted(each.edges, numbers, "right"), minlength=len(each.edges) + 1)
+            tables[f"bins {place}"] = _and_sites(bins)
+        return tables | self._buckets(values, spreads)
 
     @staticmethod
     def _buckets(values: Sequence[Values], spreads: Sequence[_Spread]) -> Arrays:
         """Return `buckets PLACE` (cuts,)."""
         pairs = enumerate(zip(values, spreads, strict=True))
-        return {f"buckets {place}": counted(as_cells(one), each.cuts) for place, (one, each) in pairs}
+        return {f"buckets {place}": counted(as_cells(numbers), each.cuts) for place, (numbers, each) in pairs}
 
     def _known(self, spreads: Sequence[_Spread]) -> Iterator[Values]:
-        for one in spreads:
-            values = self._columns[one.column]
-            yield values[~np.isnan(values) & (self._group == one.group)]
+        for spread in spreads:
+            values = self._columns[spread.column]
+            yield values[~np.isnan(values) & (self._group == spread.group)]
 
 
 def _places(values: Values, width: int) -> Counts:
@@ -491,15 +491,15 @@ def survey(asked: SurveyAsked, schema: Schema, columns: Columns) -> Conversation
     spreads = [_Spread(column=column, group=group, rows=rows) for column, group, rows in shown.summed()]
     if spreads:
         sums = yield site.sums(spreads)
-        for place, one in enumerate(spreads):
-            one.take_sum(sums["sums"][place], sums[f"buckets {place}"], asked)
+        for place, spread in enumerate(spreads):
+            spread.take_sum(sums["sums"][place], sums[f"buckets {place}"], asked)
         sums = yield site.squares(spreads)
-        for place, one in enumerate(spreads):
-            one.take_squares(sums["squares"][place], sums[f"buckets {place}"], asked)
+        for place, spread in enumerate(spreads):
+            spread.take_squares(sums["squares"][place], sums[f"buckets {place}"], asked)
         sums = yield site.histograms(spreads)
-        for place, one in enumerate(spreads):
-            one.take_histogram(sums[f"buckets {place}"], sums.get(f"bins {place}"), asked)
-    return _statistics(asked, schema, shown, {(one.column, one.group): one for one in spreads})
+        for place, spread in enumerate(spreads):
+            spread.take_histogram(sums[f"buckets {place}"], sums.get(f"bins {place}"), asked)
+    return _statistics(asked, schema, shown, {(spread.column, spread.group): spread for spread in spreads})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -537,10 +537,10 @@ class _Spread:
 
     def _of_all(self, counts: Any) -> Counts:
         """Raises ValueError: the counts are not those of all rows."""
-        found = _counts(counts)
-        if found.sum() != self.rows:
-            raise ValueError(f"{found.sum()} rows of {self.column} are counted in place of {self.rows}")
-        return found
+        numbers = _counts(counts)
+        if numbers.sum() != self.rows:
+            raise ValueError(f"{numbers.sum()} rows of {self.column} are counted in place of {self.rows}")
+        return numbers
 
     def blurred(self, value: float | None) -> float | None:
         """Round to a tenth of the mean's standard error, so that the value does not tell how many rows are known."""
@@ -553,7 +553,7 @@ def _statistics(
 ) -> Statistics:
     figures = list[SurveyFigures]()
     for column in asked.columns:
-        here = {group: one for (name, group), one in spreads.items() if name == column}
+        here = {group: spread for (name, group), spread in spreads.items() if name == column}
         counts = shown.counts(column, here[0].bars if asked.by is None and here else ())
         values = categories_of(schema, column)
         figures += _categories(column, values, shown, counts) if values else _numbers(column, shown, counts, here)
@@ -572,8 +572,8 @@ def _categories(
     for group in shown.groups:
         *cells, missing = counts[0][group]
         rows = None if missing is None or shown.hidden[group] else int(shown.rows[group]) - missing
-        told = dict(zip(values, cells, strict=True))
-        yield SurveyFigures(column=column, group=shown.names[group], rows=rows, missing=missing, categories=told)
+        categories = dict(zip(values, cells, strict=True))
+        yield SurveyFigures(column=column, group=shown.names[group], rows=rows, missing=missing, categories=categories)
 
 
 def _numbers(
@@ -581,22 +581,22 @@ def _numbers(
 ) -> Iterator[SurveyFigures]:
     for group in shown.groups:
         rows, missing = counts[0][group]
-        found = SurveyFigures(column=column, group=shown.names[group], rows=rows, missing=missing)
-        one = spreads.get(group)
-        if one is not None:
-            found = replace(
-                found,
-                mean=one.mean if rows is not None else one.blurred(one.mean),
-                deviation=one.deviation if rows is not None else one.blurred(one.deviation),
-                quantiles=one.quantiles,
-                histogram=tuple(replace(bar, rows=count) for bar, count in zip(one.bars, counts[1], strict=True)),
+        figures = SurveyFigures(column=column, group=shown.names[group], rows=rows, missing=missing)
+        spread = spreads.get(group)
+        if spread is not None:
+            figures = replace(
+                figures,
+                mean=spread.mean if rows is not None else spread.blurred(spread.mean),
+                deviation=spread.deviation if rows is not None else spread.blurred(spread.deviation),
+                quantiles=spread.quantiles,
+                histogram=tuple(replace(bar, rows=count) for bar, count in zip(spread.bars, counts[1], strict=True)),
             )
-        yield found
+        yield figures
 
 
 def _counts(sums: Any) -> Counts:
     """Raises ValueError: these are no counts."""
-    found = np.asarray(sums, np.int64)
-    if (found < 0).any():
+    counts = np.asarray(sums, np.int64)
+    if (counts < 0).any():
         raise ValueError("a count below zero")
-    return found
+    return counts

@@ -99,9 +99,9 @@ def _of_folder(target: str) -> list[dict[str, Any]]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(_answer, folder.members))
     return [
-        _row("" if one.place is None else f"http://{one.place.netloc}", _refuse_other(folder, one.name, said))
-        | {"node": one.name}
-        for one, said in zip(folder.members, answers, strict=True)
+        _row("" if member.place is None else f"http://{member.place.netloc}", _refuse_other(folder, member.name, said))
+        | {"node": member.name}
+        for member, said in zip(folder.members, answers, strict=True)
     ]
 
 
@@ -122,7 +122,7 @@ def _refuse_other(folder: LocalFederation, name: str, answer: dict[str, Any] | s
 def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
     said: dict[str, Any] = {} if isinstance(answer, str) else answer
     neighbors = said.get("neighbors")
-    kept = {one["name"]: one["kept"] for one in neighbors or () if one.get("kept") is not None}
+    kept = {peer["name"]: peer["kept"] for peer in neighbors or () if peer.get("kept") is not None}
     computed = {
         "url": url,
         "phase": answer if isinstance(answer, str) else said["phase"],
@@ -150,20 +150,20 @@ def _main(status: Mapping[str, Any]) -> str | None:
 def _standings(neighbors: list[dict[str, Any]] | None) -> dict[str, dict[str, Any]] | None:
     """Return, for each neighbor with proven faults, its standing from 0 to 1, the faults by kind, its quarantine."""
     keys = ("standing", "faults", "quarantined_s", "probation")
-    faulty = [one for one in neighbors or [] if one.get("faults")]
-    return None if neighbors is None else {one["name"]: {key: one.get(key) for key in keys} for one in faulty}
+    faulty = [peer for peer in neighbors or [] if peer.get("faults")]
+    return None if neighbors is None else {peer["name"]: {key: peer.get(key) for key in keys} for peer in faulty}
 
 
 def _flat_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row for a table: of the shares that the rule kept, only the smallest is shown."""
     alarms = row["alarms"]
-    told = _alarms_text(alarms, row["standing_alarms"]) if isinstance(alarms, dict) else None
+    text = _alarms_text(alarms, row["standing_alarms"]) if isinstance(alarms, dict) else None
     against = [_faults_text(name, held) for name, held in (row["held_against"] or {}).items()]
     least = min((row["kept"] or {}).items(), key=lambda item: item[1], default=None)
     others = {name: value for name, value in row["metrics"].items() if name not in (row["metric"], "loss")}
     return {**row} | {
         "metrics": ", ".join(f"{name} {cell(value)}" for name, value in others.items()) or None,
-        "alarms": told,
+        "alarms": text,
         "standing_alarms": ", ".join(row["standing_alarms"] or ()) or None,
         "held_against": ", ".join(against) or None,
         "kept": least and f"{least[0]} {least[1]:.2g}",
@@ -214,8 +214,8 @@ def _overview(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _details(row: Mapping[str, Any]) -> str:
     """Return what the overview has no column for, of one node: empty if there is nothing unusual."""
     flat = _flat_row(row)
-    told = [f"{words} {cell(flat[key])}" for key, words in DETAILS.items() if flat[key] not in (None, "mean", "cpu", 0)]
-    return "; ".join(told)
+    odd = [f"{words} {cell(flat[key])}" for key, words in DETAILS.items() if flat[key] not in (None, "mean", "cpu", 0)]
+    return "; ".join(odd)
 
 
 def _faults_text(name: str, standing: dict[str, Any]) -> str:
@@ -260,7 +260,7 @@ def watch(*, target: str, form: Form) -> None:
 def _ask(target: str) -> dict[str, Any] | str:
     """Return the first answer from a node, or the reason why none answers."""
     folder = read_folder(target) if is_folder(target) else None
-    places = [place_of(target)] if folder is None else [one.place for one in folder.members if one.place is not None]
+    places = [place_of(target)] if folder is None else [place for member in folder.members if (place := member.place)]
     reason = ""
     for place in places:
         federation = ask_federation(place)

@@ -164,7 +164,7 @@ class Display:
             standing=tuple(word(kind) for kind in self._feed.kinds[:MOST_WORDS]),
             charter=self.roster.federation().charter_version,
             software=word(software()),
-            metrics=tuple(figure(value_of(line, one)) for one in in_row(self._measures())),
+            metrics=tuple(figure(value_of(line, measure)) for measure in in_row(self._measures())),
             epsilon=None if line.privacy is None else figure(line.privacy.epsilon),
             budget=account.name,
             begun=account.order,

@@ -52,7 +52,7 @@ class Curves:
         """Store a point, and return it for readers. `members` has the figures of each member, by name."""
         if len(self.times) >= MOST_POINTS:
             self.times, self.values, self.step_s = self.times[::2], self.values[::2], 2 * self.step_s
-        figures = [[one.get(figure) for one in members] for figure in FIGURES]
+        figures = [[member.get(figure) for member in members] for figure in FIGURES]
         row = np.array(figures, np.float32).reshape(1, len(FIGURES), len(members))
         count = max(len(members), self.values.shape[2])
         self.values = np.concatenate([_widen(self.values, count), _widen(row, count)])
@@ -120,8 +120,8 @@ class Overview:
         """Add a point to the curves, if it is due. A silent member's figures count as unknown."""
         if self.curves.is_due(now):
             rows = [self._row(member, now) for member in self.roster.federation().members]
-            told = [{} if row.quiet or row.lost else {name: getattr(row, name) for name in FIGURES} for row in rows]
-            self._point = self.curves.add(now, told)
+            figures = [{} if row.quiet or row.lost else {name: getattr(row, name) for name in FIGURES} for row in rows]
+            self._point = self.curves.add(now, figures)
 
     def _row(self, member: Member, now: float) -> MemberRow:
         """Return a member's row. It is the same object as long as nothing has changed."""

@@ -92,8 +92,8 @@ def exposition(status: Status, kinds: Collection[str] = ALARMS) -> str:
         lines += _lines(metric.name, metric.kind, metric.help, samples)
     measured = status.get("metrics") or {}
     numbers = {str(name): _number(value) for name, value in measured.items()}
-    told: list[Sample] = [((("metric", name),), value) for name, value in numbers.items() if value is not None]
-    lines += _lines("test_metric", "gauge", "The task's own metrics, latest values on the common test set.", told)
+    tested: list[Sample] = [((("metric", name),), value) for name, value in numbers.items() if value is not None]
+    lines += _lines("test_metric", "gauge", "The task's own metrics, latest values on the common test set.", tested)
     refuses: list[Sample] = [((), float(status.get("disk_refuses") is not None))] if "node" in status else []
     lines += _lines("disk_refuses", "gauge", "1 while the state cannot be written to disk.", refuses)
     counted = _count_by_kind(status.get("alarms") or {}, kinds)
@@ -105,13 +105,13 @@ def exposition(status: Status, kinds: Collection[str] = ALARMS) -> str:
 
 def _of_neighbors(neighbors: Any) -> Iterator[str]:
     for metric in OF_NEIGHBOR:
-        values = [(_neighbor_labels(one), _number(one.get(metric.key))) for one in neighbors]
+        values = [(_neighbor_labels(neighbor), _number(neighbor.get(metric.key))) for neighbor in neighbors]
         samples = [(labels, value) for labels, value in values if value is not None]
         yield from _lines(metric.name, metric.kind, metric.help, samples)
     faults = [
-        ((*_neighbor_labels(one), *labels), value)
-        for one in neighbors
-        for labels, value in _count_by_kind(one.get("faults") or {}, {fault.value: None for fault in Fault})
+        ((*_neighbor_labels(neighbor), *labels), value)
+        for neighbor in neighbors
+        for labels, value in _count_by_kind(neighbor.get("faults") or {}, {fault.value: None for fault in Fault})
     ]
     yield from _lines("neighbor_faults_total", "counter", "Faults proven against the neighbor, by kind.", faults)
 
@@ -159,8 +159,8 @@ def _lines(name: str, kind: str, text: str, samples: list[Sample]) -> list[str]:
 
 
 def _label_text(labels: Labels) -> str:
-    told = ",".join(f'{key}="{_escaped(value)}"' for key, value in labels)
-    return f"{{{told}}}" if told else ""
+    pairs = ",".join(f'{key}="{_escaped(value)}"' for key, value in labels)
+    return f"{{{pairs}}}" if pairs else ""
 
 
 def _escaped(value: str) -> str:

@@ -237,7 +237,7 @@ def _result(state: Path) -> dict[str, Any] | None:
 def scores_of(said: dict[str, Any]) -> dict[str, Any]:
     """Return a node's scores on the common test set by name, the main one of its task first."""
     known = {"accuracy": said.get("accuracy"), "loss": said.get("test_loss"), **(said.get("metrics") or {})}
-    names = [one["name"] for one in said.get("measures") or []]
+    names = [measure["name"] for measure in said.get("measures") or []]
     ordered = {name: known.get(name) for name in names} or known
     return {name: value for name, value in ordered.items() if value is not None}
 

@@ -206,9 +206,9 @@ class VitalsSpread:
         prove(raw, key, self._realm)
         self.rows[member] = row = VitalsRow(vitals=vitals, raw=raw, said_at=said_at, source=peer)
         listener.lacks.pop(member, None)
-        for other, one in self._listeners.items():
+        for other, recipient in self._listeners.items():
             if other not in (peer, member):
-                one.lacks[member] = None
+                recipient.lacks[member] = None
         self._on_row(row, known)
         return known is None or _standing(known.vitals) != _standing(vitals)
 
@@ -344,8 +344,8 @@ class Roster:
         row = self.rows.get(index)
         if index == self.own or row is None or row.vitals.phase in QUIET:
             return False
-        told = [self.rows.get(peer) for peer in self._neighbors().get(index, ())]
-        words = [one.vitals for one in told if one is not None and self._counts(one, now)]
+        rows = [self.rows.get(peer) for peer in self._neighbors().get(index, ())]
+        words = [theirs.vitals for theirs in rows if theirs is not None and self._counts(theirs, now)]
         return bool(words) and not any(_hears(vitals, index) for vitals in words)
 
     def is_gone(self, row: VitalsRow, now: float) -> bool:

@@ -134,12 +134,12 @@ class WholeNumbers:
         """The sums over `count` members. Raises SpoiledSum: an entry is more than values within the bounds make."""
         if total.size and int(total.max()) > count * (self.high - self.low):
             raise SpoiledSum(f"entry {int(np.argmax(total))} is out of bounds: some masked vector was wrong")
-        values, found, start = total.astype(np.int64) + count * self.low, {}, 0
+        values, sums, start = total.astype(np.int64) + count * self.low, {}, 0
         for name, shape in sorted(self.shapes.items()):
             size = math.prod(shape)
-            found[name] = values[start : start + size].reshape(shape)
+            sums[name] = values[start : start + size].reshape(shape)
             start += size
-        return found
+        return sums
 
     def terms(self, label: str) -> bytes:
         """32 bytes that differ where names, shapes, bounds or label do: members compare them first."""
@@ -235,11 +235,11 @@ def withstands(circle: Sequence[int], reach: int, left: Collection[int], collude
     for each in kept + kept:
         before.append(before[-1] + each)
     cheap = [start for start in range(count) if cost[start] <= colluders]
-    for one, other in combinations(cheap, 2):
-        if cost[one] + cost[other] > colluders or other - one < half or one + count - other < half:
+    for first, other in combinations(cheap, 2):
+        if cost[first] + cost[other] > colluders or other - first < half or first + count - other < half:
             continue
-        inside = before[other] - before[one + half]
-        outside = before[one + count] - before[other + half]
+        inside = before[other] - before[first + half]
+        outside = before[first + count] - before[other + half]
         if inside and outside:
             return False
     return True

@@ -60,8 +60,8 @@ class SlotTally:
         if len(self.signed) < self.needed:
             return None
         counts = Counter(self.lists[name] for name in self.signed.values() if name in self.lists)
-        found, count = counts.most_common(1)[0] if counts else (None, 0)
-        return found if count >= self.needed else None
+        commonest, count = counts.most_common(1)[0] if counts else (None, 0)
+        return commonest if count >= self.needed else None
 
     @property
     def is_dead(self) -> bool:

@@ -297,14 +297,14 @@ class CommonState:
     async def look(self, use: Callable[[Engine], T]) -> T:
         """Use the engine between two operations, and return what came of it."""
         loop = asyncio.get_running_loop()
-        found: asyncio.Future[T] = loop.create_future()
+        answer: asyncio.Future[T] = loop.create_future()
 
         def look(engine: Engine) -> None:
             result = use(engine)
-            loop.call_soon_threadsafe(lambda: None if found.done() else found.set_result(result))
+            loop.call_soon_threadsafe(lambda: None if answer.done() else answer.set_result(result))
 
         self._node.thread.jobs.put(Look(look))
-        return await found
+        return await answer
 
     def names(self, members: Iterable[int], without: Container[int] = ()) -> str:
         there = {member.index: member.name for member in self._node.setup().federation.present}
@@ -325,7 +325,7 @@ class CommonState:
 
     async def until(self, holds: Callable[[], bool], for_whom: Callable[[], str], limit_s: float | None = None) -> bool:
         """Wait for news until something holds; tell now and then for whom. False: it did not within `limit_s`."""
-        began = told = time.monotonic()
+        began = told_at = time.monotonic()
         while not holds():
             now = time.monotonic()
             left = TELL_S if limit_s is None else began + limit_s - now
@@ -333,8 +333,8 @@ class CommonState:
                 return False
             if limit_s is None:
                 self.course.phase, self.whom = Phase.WAITING, for_whom()
-                if now >= told + TELL_S:
-                    told = now
+                if now >= told_at + TELL_S:
+                    told_at = now
                     notice.info("waiting for %s", self.whom)
             self.talk.news.clear()
             try:

@@ -73,14 +73,14 @@ class KeptSums:
             raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
         while self._size < len(raw):
             end = _end(raw, self._size)
-            found = None if end is None else self._unpacked(raw[self._size : end])
-            if found is None:
+            record = None if end is None else self._unpacked(raw[self._size : end])
+            if record is None:
                 if end is not None and end < len(raw):
                     text = "is damaged: without it this node might sign two sums whose difference is one summand"
                     raise StorageError(f"{path} {text}")
                 truncate_file(path, self._size)
                 return
-            self.past.append(found)
+            self.past.append(record)
             self._size = end or self._size
 
     def _packed(self, data: bytes, members: frozenset[int]) -> bytes:

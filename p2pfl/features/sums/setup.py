@@ -158,11 +158,11 @@ class SumSetup:
 
     def largest_roster(self, acks: Mapping[int, Collection[int]]) -> frozenset[int]:
         """All members who answer and whose shares enough of the others hold."""
-        found = {member for member in self.members if member in acks}
+        roster = {member for member in self.members if member in acks}
         needed = self.settings.acks_needed(len(self.members))
-        while weak := {member for member in found if self._holders(member, found, acks) < needed}:
-            found -= weak
-        return frozenset(found)
+        while weak := {member for member in roster if self._holders(member, roster, acks) < needed}:
+            roster -= weak
+        return frozenset(roster)
 
     def _holders(self, member: int, roster: Collection[int], acks: Mapping[int, Collection[int]]) -> int:
         return sum(holder in roster and member in acks.get(holder, ()) for holder in self.partners[member])
@@ -216,8 +216,8 @@ class SumSetup:
         if len(secret) != KEY_BYTES:
             return False
         if in_list:
-            wanted = keys.seeds[number * COMMITMENT_BYTES : (number + 1) * COMMITMENT_BYTES]
-            return commitment(secret, keys.box, number) == wanted
+            committed = keys.seeds[number * COMMITMENT_BYTES : (number + 1) * COMMITMENT_BYTES]
+            return commitment(secret, keys.box, number) == committed
         return public_of(secret) == keys.masks[number * KEY_BYTES : (number + 1) * KEY_BYTES]
 
     def rebuilt(self, member: int, number: int, shares: Mapping[int, bytes], *, in_list: bool) -> bytes | None:
@@ -231,8 +231,8 @@ class SumSetup:
         def is_right(secret: int) -> bool:
             return self.is_right(member, number, secret.to_bytes(KEY_BYTES, "little"), in_list=in_list)
 
-        found = rebuild_checked(points, self.settings.threshold, is_right)
-        return None if found is None else found.to_bytes(KEY_BYTES, "little")
+        rebuilt = rebuild_checked(points, self.settings.threshold, is_right)
+        return None if rebuilt is None else rebuilt.to_bytes(KEY_BYTES, "little")
 
     def needs(self, members: Collection[int]) -> Iterator[tuple[int, bool]]:
         """The members of whom a secret is needed to unmask this sum: those in it, and partners of those who are not."""

@@ -159,7 +159,7 @@ class Standings:
 
     def ahead_of(self, own: Place, but: Collection[Place] = ()) -> Place | None:
         """Return the latest state that enough others signed, of two the commoner; None: there is none to take over."""
-        others = Counter(one.place for member, one in self.latest.items() if member != self._own)
+        others = Counter(said.place for member, said in self.latest.items() if member != self._own)
         vouched = [place for place, count in others.items() if count >= self.needed and place not in but]
         best = max(vouched, key=lambda place: (place.sums, others[place], place.digest), default=None)
         if best is None or best.sums < own.sums or best == own:
@@ -173,7 +173,7 @@ class Standings:
 
         So few got its last sum that nobody will take its state over, and the others cannot go on without them.
         """
-        others = Counter(one.place for member, one in self.latest.items() if member != self._own)
+        others = Counter(said.place for member, said in self.latest.items() if member != self._own)
         if others[own] + 1 >= self.needed:
             return None
         earlier = [place for place, count in others.items() if count >= self.needed and place.sums < own.sums]
@@ -181,7 +181,7 @@ class Standings:
 
     def who(self, fits: Callable[[Place], bool]) -> set[int]:
         """Return the members, this one included, whose standing fits."""
-        return {member for member, one in self.latest.items() if fits(one.place)}
+        return {member for member, said in self.latest.items() if fits(said.place)}
 
     def _signed(self, member: int, serial: int, sums: int, digest: bytes) -> bytes:
         numbers = b"".join(number.to_bytes(8, "little") for number in (member, serial, sums))
@@ -266,9 +266,9 @@ class StandingsTalk:
             self._wanted, self._from, self._body, self._size = place.digest, peer, bytearray(), 0
             while await self._next_piece():
                 if self._body and len(self._body) == self._size:
-                    found, self._from = bytes(self._body), None
-                    if state_digest(found) == place.digest:
-                        return found
+                    state, self._from = bytes(self._body), None
+                    if state_digest(state) == place.digest:
+                        return state
                     break
         self._from = None
         return None

@@ -262,13 +262,13 @@ class StatementLog:
                 del early[next(iter(early))]
 
     def _released(self, setup: bytes, effects: Effects) -> list[Taken]:
-        found = []
+        taken = []
         for author in self.opened_by[setup][1]:
             for name, (peer, post, statement) in list(self._early[author].items()):
                 if statement.setup == setup:
                     del self._early[author][name]
-                    found.append(self._take(post, name, statement, peer, effects))
-        return [each for each in found if each is not None]
+                    taken.append(self._take(post, name, statement, peer, effects))
+        return [each for each in taken if each is not None]
 
     def _refuse(self, author: int, name: bytes, why: str = "") -> None:
         """Remember a statement that is not kept. With a reason, its author is struck for it."""

@@ -560,8 +560,8 @@ class _Secrets:
         """Take what members told themselves, if it is right; else what their holders' shares give."""
         setup, number = self._setup, self._number
         for member in tally.news & self.lacking.keys():
-            in_list, told, shares = self.lacking[member], tally.own.get(member, []), tally.shares.get(member)
-            secret = next((each for each in told if setup.is_right(member, number, each, in_list=in_list)), None)
+            in_list, revealed, shares = self.lacking[member], tally.own.get(member, []), tally.shares.get(member)
+            secret = next((each for each in revealed if setup.is_right(member, number, each, in_list=in_list)), None)
             if secret is None and shares:
                 secret = setup.rebuilt(member, number, shares, in_list=in_list)
             if secret is not None:
@@ -573,8 +573,8 @@ class _Secrets:
         """Return a member of whom so many shares were revealed that honest holders' are among them, all in vain."""
         settings = self._setup.settings
         for member in self.lacking:
-            told = len(tally.shares.get(member, {}).keys() & set(self._setup.partners[member]))
-            if told > 2 * settings.colluders and comb(told, settings.threshold) <= MOST_TRIES:
+            revealed = len(tally.shares.get(member, {}).keys() & set(self._setup.partners[member]))
+            if revealed > 2 * settings.colluders and comb(revealed, settings.threshold) <= MOST_TRIES:
                 return member
         return None
 

@@ -53,12 +53,12 @@ class TablesOptions(NewOptions):
         """Plan the nodes from the tables; for other tasks, refuse table options."""
         from p2pfl.features.tables.new_tables import look_at_tables  # noqa: PLC0415 - `--help` stays instant
 
-        tables, target, positive = (said[one.name or ""] for one in self.parameters)
+        tables, target, positive = (said[option.name or ""] for option in self.parameters)
         if plan.task == "csv":
-            found = look_at_tables(tables, target, positive, plan.nodes)
-            plan.nodes, plan.data, plan.task_keys = found.names, found.data, found.task_keys
-            plan.files["schema.toml"] = found.schema_text
-            self._looked = found
+            looked = look_at_tables(tables, target, positive, plan.nodes)
+            plan.nodes, plan.data, plan.task_keys = looked.names, looked.data, looked.task_keys
+            plan.files["schema.toml"] = looked.schema_text
+            self._looked = looked
             return
         given = {"TABLE": tables and str(tables[0]), "--target": target, "--positive": positive}
         for key, value in given.items():

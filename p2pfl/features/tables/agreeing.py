@@ -118,8 +118,8 @@ class Agreement:
         """Accept a missing statement. Raises PeerFault: it was not made by its member."""
         if member not in self.lacking:
             return
-        found = verify(self.federation, member, raw)
-        self._statements[member], self.raw_items[member] = found, raw
+        names = verify(self.federation, member, raw)
+        self._statements[member], self.raw_items[member] = names, raw
 
     def bitmap(self) -> bytes:
         """Return one bit per item, set if it is here."""
@@ -166,7 +166,7 @@ def preview(federation: FederationConfig, proposals: Sequence[Proposal]) -> Merg
     if is_open(federation) or len(proposals) < len(federation.present):
         return merge(proposals, declared)
     layout = FigureLayout(map(names_in, proposals), declared)
-    return layout.merge(sum((layout.figures(one) for one in proposals), np.zeros(layout.size, np.int64)))
+    return layout.merge(sum((layout.figures(proposal) for proposal in proposals), np.zeros(layout.size, np.int64)))
 
 
 def refuse_to_agree(federation: FederationConfig, here: Iterable[NodeConfig]) -> None:
@@ -332,7 +332,7 @@ class SchemaTalk:
 
     @property
     def is_through(self) -> bool:
-        return bool(self.digest) and all(one.is_through for one in self.neighbors.values())
+        return bool(self.digest) and all(neighbor.is_through for neighbor in self.neighbors.values())
 
     def missing_text(self) -> str:
         """Return a description of what is still missing."""
@@ -344,8 +344,8 @@ class SchemaTalk:
         return f"{names_of(self.agreement.federation, late)} to have them all"
 
     def opened(self, peer: int) -> None:
-        one = self.neighbors[peer] = Neighbor(is_there=True, is_through=self.neighbors[peer].is_through)
-        self._tell(peer, one)
+        neighbor = self.neighbors[peer] = Neighbor(is_there=True, is_through=self.neighbors[peer].is_through)
+        self._tell(peer, neighbor)
 
     def closed(self, peer: int) -> None:
         self.neighbors[peer].is_there = False
@@ -380,12 +380,12 @@ class SchemaTalk:
 
     def hear(self, peer: int, message: SchemaSaid) -> None:
         """Handle a message. Raises PeerFault: an honest node would not send it."""
-        one = self.neighbors[peer]
+        neighbor = self.neighbors[peer]
         try:
             if isinstance(message, ProposalsHeld):
-                self._hear_held(peer, one, message)
+                self._hear_held(peer, neighbor, message)
             elif isinstance(message, ProposalPart):
-                self._collect(one, message)
+                self._collect(neighbor, message)
             self._consider_sums()
         except UserError as error:
             self.failure = error
@@ -429,9 +429,9 @@ class SchemaTalk:
         """
         if self.agreement.is_open or self.agreement.lacking or self.digest:
             return
-        there = [one for one in self.neighbors.values() if one.is_there]
-        passed = {one.sums for one in there if one.sums is not None}
-        if len(passed) != 1 or not (self._is_refused or all(one.sums is not None for one in there)):
+        there = [neighbor for neighbor in self.neighbors.values() if neighbor.is_there]
+        passed = {neighbor.sums for neighbor in there if neighbor.sums is not None}
+        if len(passed) != 1 or not (self._is_refused or all(neighbor.sums is not None for neighbor in there)):
             return
         (sums,) = passed
         try:
@@ -439,8 +439,8 @@ class SchemaTalk:
             self.take_sums(sums)
         except PeerFault as fault:
             log.warning("neighbors pass on %s", fault)
-            for one in there:
-                one.sums = None
+            for neighbor in there:
+                neighbor.sums = None
         except UserError as error:
             self.failure = error
             self.changed.set()
@@ -453,9 +453,9 @@ class SchemaTalk:
             self.changed.set()
 
     def _tell_all(self) -> None:
-        for peer, one in self.neighbors.items():
-            self._tell(peer, one)
-            self._send_next(peer, one)
+        for peer, neighbor in self.neighbors.items():
+            self._tell(peer, neighbor)
+            self._send_next(peer, neighbor)
 
     def _tell(self, peer: int, neighbor: Neighbor) -> None:
         if neighbor.is_there:

@@ -40,11 +40,11 @@ def predict(*, model: Path, table: Path, form: Form) -> int:
     order, with the prediction and the probability of each class. Columns that TABLE lacks, and values that the model
     does not know, count as missing.
     """
-    found, layout, _ = read_model(model, table)
-    rows = read_table(table, found.schema, layout, scoring=True)
+    learned, layout, _ = read_model(model, table)
+    rows = read_table(table, learned.schema, layout, scoring=True)
     for text in say_what_is_odd(rows, "TABLE"):
         click.echo(f"warning: {text.replace(' of node TABLE', '')}", err=True)
-    scores = found.scores(rows)
+    scores = learned.scores(rows)
     write_rows([dict(zip(scores, values, strict=True)) for values in zip(*scores.values(), strict=True)], form)
     sys.stdout.flush()
     return 0
@@ -57,10 +57,10 @@ def read_model(path: Path, table: Path) -> Read:
     if reader := {".onnx": "onnxruntime", ".json": "XGBoost"}.get(path.suffix):
         text = f"this file is for other programs, such as {reader}, and is not read here"
         raise UserError(text, key="MODEL", value=str(path), allowed=ALLOWED)
-    found = read_exported(path) if path.is_file() else None
-    if found is not None:
-        preprocessing: Mapping[str, Any] = read_preprocessing(found.preprocessing) or {}
-        state, local = found.state, dict[str, Any]()
+    exported = read_exported(path) if path.is_file() else None
+    if exported is not None:
+        preprocessing: Mapping[str, Any] = read_preprocessing(exported.preprocessing) or {}
+        state, local = exported.state, dict[str, Any]()
     else:
         from p2pfl.node.outcomes import read_learned  # noqa: PLC0415 - as above, and it imports torch
 
@@ -98,13 +98,13 @@ def score(*, model: Path, table: Path, form: Form) -> int:
     which covers the chance in the choice of rows. Nothing is sent to anybody, so this also works for a federation with
     [privacy], whose nodes report no scores; but the figures reveal something about TABLE's rows.
     """
-    found, layout, learned_from = read_model(model, table)
-    rows = read_table(table, found.schema, layout, testing=True)
+    learned, layout, learned_from = read_model(model, table)
+    rows = read_table(table, learned.schema, layout, testing=True)
     for text in say_what_is_odd(rows, "TABLE"):
         click.echo(f"warning: {text.replace(' of node TABLE', '')}", err=True)
     if learned_from is not None and learned_from.resolve() == table.resolve():
         click.echo(f"warning: {OWN}", err=True)
-    result = tested(found, rows)
+    result = tested(learned, rows)
     figures = list(result.figures())
     if undefined := [metric.label for metric, row in figures if row["value"] is None]:
         click.echo(f"warning: not defined here: {', '.join(undefined)}: {result.why_undefined()}", err=True)

@@ -52,12 +52,12 @@ class TableCheck(Check):
 
     def before_launch(self, inspected: Inspected) -> None:
         try:
-            found = look_at_tables(inspected.federation, inspected.here) if inspected.here else None
+            tables = look_at_tables(inspected.federation, inspected.here) if inspected.here else None
         except UserError as error:
             error.file = error.file or str(inspected.federation.path)
             inspected.mistakes.append(error)
         else:
-            inspected.mistakes += found.mistakes if found else []
+            inspected.mistakes += tables.mistakes if tables else []
 
     def of_learners(self, inspected: Inspected) -> None:
         if self.tables is not None and self.tables.task is not None:
@@ -130,33 +130,33 @@ def _before_agreement(federation: FederationConfig, here: Mapping[int, NodeConfi
     """Check the proposals of the nodes on this machine, and the schema that they would agree on without others."""
     from p2pfl.features.tables.agreeing import preview, refuse_to_agree  # noqa: PLC0415 - as above
 
-    found, proposals = TablesFound(wrong=set(here)), []
+    tables, proposals = TablesFound(wrong=set(here)), []
     try:
         refuse_to_agree(federation, here.values())
     except UserError as error:
-        found.mistakes.append(error)
+        tables.mistakes.append(error)
     for node in here.values():
         try:
             proposals.append(own_proposal(federation, node))
         except UserError as error:
-            found.mistakes += mistakes_of(error)
-    found.rows = [row for one in proposals for row in rows_of(one)]
+            tables.mistakes += mistakes_of(error)
+    tables.rows = [row for proposal in proposals for row in rows_of(proposal)]
     try:
         merged = preview(federation, proposals) if proposals else None
     except UserError as error:
-        found.mistakes.append(error)
+        tables.mistakes.append(error)
     else:
         if merged is not None:
-            found.warnings += merged.warnings
+            tables.warnings += merged.warnings
             options = federation.task.options
             read, _ = _read(here, merged.schema, lambda local: make_layout(options, local, merged.contents))
             if len(proposals) == len(federation.present):
-                found.mistakes += read.mistakes
+                tables.mistakes += read.mistakes
             else:  # with the others' tables the schema may be another one
-                found.warnings += map(str, read.mistakes)
+                tables.warnings += map(str, read.mistakes)
         text = "the nodes have not agreed on a schema yet: they do so when they run; until then the model is unknown"
-        found.warnings.append(text)
-    return found
+        tables.warnings.append(text)
+    return tables
 
 
 def _read(
@@ -165,7 +165,7 @@ def _read(
     """Read the nodes' tables, and the mistakes in these and in separate tables to test on; return also the indices of
     members whose tables cannot be used.
     """
-    found, wrong = Looked(), set[int]()
+    looked, wrong = Looked(), set[int]()
     for index, node in here.items():
         try:
             layout = layout_of(node.data)
@@ -175,11 +175,11 @@ def _read(
             if isinstance(node.data.get(key), str):
                 path = (node.path.parent / Path(node.data[key]).expanduser()).absolute()
                 read = read_tables(schema, {node.name: path}, {node.name: layout})
-                found.mistakes += read.mistakes
+                looked.mistakes += read.mistakes
                 wrong |= {index} if read.mistakes else set()
-                found.tables |= read.tables if key == "path" else {}
-                found.warnings += read.warnings if key == "path" else ()
-    return found, wrong
+                looked.tables |= read.tables if key == "path" else {}
+                looked.warnings += read.warnings if key == "path" else ()
+    return looked, wrong
 
 
 def print_tables(rows: list[dict[str, Any]]) -> None:

@@ -98,19 +98,19 @@ def look_at_tables(
 
 def _profiles(paths: Mapping[str, Path], layouts: Mapping[str, Layout], target: str) -> dict[str, TableProfile]:
     """Profile each table. Raises ExceptionGroup: there are mistakes in the tables; it has all of them."""
-    found, mistakes = dict[str, TableProfile](), list[UserError]()
+    profiles, mistakes = dict[str, TableProfile](), list[UserError]()
     for name, path in paths.items():
         try:
-            found[name] = look_at(path, replace(layouts[name], on_bad_row="drop"), target=target)
+            profiles[name] = look_at(path, replace(layouts[name], on_bad_row="drop"), target=target)
         except UserError as error:
             mistakes += mistakes_of(error)
             continue
-        if target not in found[name].columns:
-            text, allowed = "the table lacks this column", listed(list(found[name].columns))
+        if target not in profiles[name].columns:
+            text, allowed = "the table lacks this column", listed(list(profiles[name].columns))
             mistakes.append(UserError(text, file=path, key="--target", value=target, allowed=allowed))
     if mistakes:
         raise ExceptionGroup("mistakes in tables", mistakes)
-    return found
+    return profiles
 
 
 def _layout_keys(layout: Layout) -> dict[str, str]:

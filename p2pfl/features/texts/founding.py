@@ -82,10 +82,10 @@ class TextsOptions(NewOptions):
 def _texts(data: Path) -> list[Path]:
     """Return the .txt files of a folder, and its folders with such files. Raises UserError: there are none."""
     there = sorted(data.absolute().iterdir()) if data.is_dir() else []
-    found = [path for path in there if path.suffix == ".txt" or (path.is_dir() and any(path.glob("*.txt")))]
-    if not found:
+    paths = [path for path in there if path.suffix == ".txt" or (path.is_dir() and any(path.glob("*.txt")))]
+    if not paths:
         raise UserError("no texts are there", key="--data", value=str(data), allowed="a folder with .txt files")
-    return found
+    return paths
 
 
 def _name(path: Path) -> str:

@@ -161,18 +161,18 @@ class GrownState(AlikeState):
         except OSError as error:
             raise StorageError(f"cannot read {self._file}: {error.strerror or error}") from error
         try:
-            found = msgspec.msgpack.decode(raw, type=GrowingFile)
-            if found.rounds == len(state.rounds):
+            content = msgspec.msgpack.decode(raw, type=GrowingFile)
+            if content.rounds == len(state.rounds):
                 schema, settings = learner.table.schema, learner.settings
-                growth = TreeGrowth.unpack(found.state, schema, settings, learner.site, state.rounds)
+                growth = TreeGrowth.unpack(content.state, schema, settings, learner.site, state.rounds)
                 if growth.state.step > state.step:
                     learner.adopt(growth)
         except UNREADABLE as error:
             raise StorageError(f"{self._file} is damaged ({error}): {BEGIN}") from error
-        self.is_kept, self.members = True, frozenset(found.members)
-        self.moved = frozenset(one for one, key in found.members.items() if dict(enumerate(self._keys)).get(one) != key)
+        self.is_kept, self.members = True, frozenset(content.members)
+        self.moved = frozenset(member for member, _ in content.members.items() - set(enumerate(self._keys)))
         gives = not self.members or self._own in self.members
-        if gives and not learner.growth.done and found.data != learner.site.data:
+        if gives and not learner.growth.done and content.data != learner.site.data:
             text = "this node's rows have changed since the trees began: the difference would tell of those rows"
             allowed = "the rows of then; or another state folder at all nodes, to begin anew"
             raise UserError(text, file=self._file.parent, key="data.path", allowed=allowed)
@@ -180,13 +180,13 @@ class GrownState(AlikeState):
     def write(self) -> None:
         """Keep what the snapshot has not. Raises StorageError."""
         growth = self._learner.growth
-        found = GrowingFile(
+        content = GrowingFile(
             rounds=len(growth.state.rounds),
             members={member: self._keys[member] for member in sorted(self.members)},
             data=self._learner.site.data,
             state=growth.pack_present(),
         )
-        replace_file(self._file, [msgspec.msgpack.encode(found)])
+        replace_file(self._file, [msgspec.msgpack.encode(content)])
         self.is_kept = True
 
     def sums_after(self, rounds: int) -> int:  # noqa: ARG002 - a round has several sums
@@ -198,16 +198,16 @@ class GrownState(AlikeState):
     def unpack(self, state: bytes) -> tuple[int, Vector, Callable[[], None]]:
         learner = self._learner
         try:
-            found = msgspec.msgpack.decode(state, type=Packed)
+            packed = msgspec.msgpack.decode(state, type=Packed)
         except UNREADABLE as error:
             raise ValueError(f"no state of trees: {error}") from None
-        if not all(0 <= member < len(self._keys) for member in found.members):
+        if not all(0 <= member < len(self._keys) for member in packed.members):
             raise ValueError("a state of trees of members that are not there")
-        growth = TreeGrowth.unpack(found.growth, learner.table.schema, learner.settings, learner.site)
+        growth = TreeGrowth.unpack(packed.growth, learner.table.schema, learner.settings, learner.site)
 
         def adopt() -> None:
             learner.adopt(growth)
-            self.members = frozenset(found.members)
+            self.members = frozenset(packed.members)
             self.write()
 
         return rounds_of(growth), model_of(growth), adopt
@@ -385,5 +385,5 @@ class TreesFeature(Feature):
 
 
 def _trees_of(learner: Learner) -> TreeLearner | None:
-    found: object = learner
-    return found if isinstance(found, TreeLearner) else None
+    candidate: object = learner
+    return candidate if isinstance(candidate, TreeLearner) else None

@@ -71,7 +71,7 @@ def require_opacus(file: object = None) -> None:
     except ImportError as error:
         text, allowed = f"needs Opacus, which cannot be imported: {error}", f"{INSTALL}; or no [privacy]"
         raise UserError(text, file=file, key="privacy", allowed=allowed) from error
-    root.handlers[:] = [one for one in root.handlers if one in before]  # Opacus captures the whole program's log
+    root.handlers[:] = [old for old in root.handlers if old in before]  # Opacus captures the whole program's log
 
 
 def epsilon_of(spent: Sequence[Spend], delta: float, accountant: str = PRV) -> float:
@@ -142,7 +142,7 @@ def merged(spent: Sequence[Spend]) -> tuple[Spend, ...]:
 @lru_cache(maxsize=1024)
 def _epsilon(kinds: tuple[Spend, ...], delta: float, accountant: str) -> float:
     by_rdp = _by_rdp(kinds, delta)
-    steps = sum(one.steps for one in kinds)
+    steps = sum(kind.steps for kind in kinds)
     is_for_prv = len(kinds) <= MOST_KINDS and by_rdp <= MOST_BY_PRV and delta >= ROUNDING * steps
     if accountant != PRV or not is_for_prv:
         return by_rdp
@@ -163,15 +163,15 @@ def _by_prv(kinds: tuple[Spend, ...], delta: float) -> float:
     from opacus.accountants.analysis import prv  # noqa: PLC0415 - as above
 
     error = delta / 1000
-    steps = [one.steps for one in kinds]
+    steps = [kind.steps for kind in kinds]
     mesh = PRV_ERROR / math.sqrt(sum(steps) * math.log(12 / error) / 2)
-    alone = [_by_rdp((one._replace(steps=1),), error / (8 * sum(steps))) for one in kinds]
+    alone = [_by_rdp((kind._replace(steps=1),), error / (8 * sum(steps))) for kind in kinds]
     reach = max(_by_rdp(kinds, error / 4), *alone, PRV_ERROR) + 3
     domain = prv.Domain.create_aligned(-reach, reach, mesh)
     with np.errstate(all="ignore"):  # at rate 1 Opacus takes the logarithm of 0, correctly
         losses = [prv.PoissonSubsampledGaussianPRV(rate, noise) for noise, rate, _ in kinds]
-        cut = [prv.TruncatedPrivacyRandomVariable(one, domain.t_min, domain.t_max) for one in losses]
-        discrete = [prv.discretize(one, domain) for one in cut]
+        cut = [prv.TruncatedPrivacyRandomVariable(loss, domain.t_min, domain.t_max) for loss in losses]
+        discrete = [prv.discretize(loss, domain) for loss in cut]
         whole = prv.compose_heterogeneous(dprvs=discrete, num_self_compositions=steps)
         return float(whole.compute_epsilon(delta, error, PRV_ERROR)[2])
 
@@ -183,10 +183,10 @@ def _by_rdp(kinds: tuple[Spend, ...], delta: float, orders: Orders = ORDERS) -> 
     warnings.filterwarnings("ignore", "Optimal order is", UserWarning)  # the result is still a bound
     try:
         moments = sum(_moments(noise, rate, orders) * steps for noise, rate, steps in kinds)
-        found = float(get_privacy_spent(orders=orders, rdp=moments, delta=delta)[0])
+        epsilon = float(get_privacy_spent(orders=orders, rdp=moments, delta=delta)[0])
     except (ArithmeticError, ValueError):
         return math.inf
-    return max(found, 0.0) if math.isfinite(found) else math.inf
+    return max(epsilon, 0.0) if math.isfinite(epsilon) else math.inf
 
 
 @lru_cache(maxsize=256)
@@ -215,18 +215,18 @@ class Promise(NamedTuple):
 
     def weaker_than(self, permitted: Promise) -> str:
         """Return, in words, the figures in which this promise is weaker; empty if there are none."""
-        found = []
+        weaker = []
         if permitted.unit == MEMBER != self.unit:
-            found.append(f"a {self.unit} is protected, where it is a {MEMBER}")
+            weaker.append(f"a {self.unit} is protected, where it is a {MEMBER}")
         if _above(self.epsilon, permitted.epsilon):
-            found.append(f"epsilon {self.epsilon:g} in place of {permitted.epsilon:g}")
+            weaker.append(f"epsilon {self.epsilon:g} in place of {permitted.epsilon:g}")
         if _above(self.delta, permitted.delta):
-            found.append(f"delta {self.delta:g} in place of {permitted.delta:g}")
+            weaker.append(f"delta {self.delta:g} in place of {permitted.delta:g}")
         if permitted.noise is not None and self.noise is None:
-            found.append(f"no noise in place of {permitted.noise:g}")
+            weaker.append(f"no noise in place of {permitted.noise:g}")
         if _above(permitted.noise, self.noise):
-            found.append(f"noise {self.noise:g} in place of {permitted.noise:g}")
-        return ", ".join(found)
+            weaker.append(f"noise {self.noise:g} in place of {permitted.noise:g}")
+        return ", ".join(weaker)
 
 
 def _above(figure: float | None, bound: float | None) -> bool:

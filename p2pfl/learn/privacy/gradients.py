@@ -66,7 +66,7 @@ class LayerChain:
         self._parameters = parameters
         places = {id(parameter): place for place, parameter in enumerate(parameters)}
         linears = (layer for layer in layers if isinstance(layer, nn.Linear))
-        self._linears = [(places.get(id(one.weight)), places.get(id(one.bias))) for one in linears]
+        self._linears = [(places.get(id(linear.weight)), places.get(id(linear.bias))) for linear in linears]
         """The positions of each linear layer's weight and bias among the parameters; None for one that is not there."""
         self._losses = losses_of_rows(loss)
         self._device = device
@@ -87,8 +87,8 @@ class LayerChain:
                     x = layer(x)
             losses = self._losses(x, targets)
         chosen = slice(None) if among is None else among.to(losses.device)
-        returned = [wide(one[chosen]) for one in torch.autograd.grad(losses.sum(), left)]
-        return self._summed([wide(one[chosen]) for one in entered], returned, clip), losses[chosen].detach()
+        returned = [wide(tensor[chosen]) for tensor in torch.autograd.grad(losses.sum(), left)]
+        return self._summed([wide(tensor[chosen]) for tensor in entered], returned, clip), losses[chosen].detach()
 
     def _summed(self, entered: list[Tensor], returned: list[Tensor], clip: float) -> list[Tensor]:
         """Compute the sum from the inputs of each linear layer (b, in) and the gradients at its outputs (b, out)."""
@@ -98,7 +98,7 @@ class LayerChain:
             reach = 0.0 if weight is None else _squares(came)
             squares = squares + _squares(went) * (reach if bias is None else reach + 1.0)
         factors, fine = factors_of(squares.sqrt(), clip)
-        sums = [wide(torch.zeros_like(one)) for one in self._parameters]
+        sums = [wide(torch.zeros_like(parameter)) for parameter in self._parameters]
         for (weight, bias), came, went in layers:
             scaled = _only_finite(went, fine) * factors[:, None]
             if weight is not None:
@@ -123,25 +123,25 @@ class Vectorized:
     def clipped_sum(
         self, inputs: Any, targets: Any, clip: float, among: Tensor | None = None
     ) -> tuple[list[Tensor], Tensor]:
-        trained = {name: one.detach() for name, one in zip(self._names, self._parameters, strict=True)}
-        sums, losses = [wide(torch.zeros_like(one)).flatten() for one in trained.values()], []
+        trained = {name: parameter.detach() for name, parameter in zip(self._names, self._parameters, strict=True)}
+        sums, losses = [wide(torch.zeros_like(parameter)).flatten() for parameter in trained.values()], []
         for first in range(0, _count(targets), self._rows):
             part = slice(first, first + self._rows)
             x, y = (_rows(each, part) for each in (inputs, targets))
-            found, values = self._each(trained, x, y)
+            grads, values = self._each(trained, x, y)
             chosen = slice(None) if among is None else among[part].to(values.device)
-            self._add([found[name][chosen].reshape(-1, found[name][0].numel()) for name in self._names], clip, sums)
+            self._add([grads[name][chosen].reshape(-1, grads[name][0].numel()) for name in self._names], clip, sums)
             losses.append(values[chosen].detach())
-        return [total.view(one.shape) for total, one in zip(sums, self._parameters, strict=True)], torch.cat(losses)
+        return [total.view(like.shape) for total, like in zip(sums, self._parameters, strict=True)], torch.cat(losses)
 
     def _add(self, gradients: list[Tensor], clip: float, sums: list[Tensor]) -> None:
         """Clip the gradients (b, d) of b rows and add them to the sums (d,), a few at a time, to stay in the cache."""
         few = max(1, CACHED_FLOATS // sum(total.numel() for total in sums))
-        for parts in zip(*(torch.split(one, few) for one in gradients), strict=True):
-            found = [wide(one) for one in parts]
-            factors, fine = factors_of(torch.stack([vector_norm(one, dim=1) for one in found]).norm(dim=0), clip)
-            for total, one in zip(sums, found, strict=True):
-                total.addmv_(_only_finite(one, fine).t(), factors)
+        for parts in zip(*(torch.split(gradient, few) for gradient in gradients), strict=True):
+            widened = [wide(part) for part in parts]
+            factors, fine = factors_of(torch.stack([vector_norm(part, dim=1) for part in widened]).norm(dim=0), clip)
+            for total, part in zip(sums, widened, strict=True):
+                total.addmv_(_only_finite(part, fine).t(), factors)
 
     def _loss_of_one(self, trained: dict[str, Tensor], inputs: Any, targets: Any) -> Tensor:
         from torch.func import functional_call  # noqa: PLC0415 - as above
@@ -149,7 +149,7 @@ class Vectorized:
         def outputs(batch: Any) -> Any:
             return functional_call(self._module, trained, (batch,))
 
-        alone = (over_tensors(lambda one: one.unsqueeze(0), each) for each in (inputs, targets))
+        alone = (over_tensors(lambda row: row.unsqueeze(0), each) for each in (inputs, targets))
         return self._device.loss(outputs, self._loss)(*alone).reshape(())
 
 
@@ -163,16 +163,16 @@ class OneByOne:
     def clipped_sum(
         self, inputs: Any, targets: Any, clip: float, among: Tensor | None = None
     ) -> tuple[list[Tensor], Tensor]:
-        sums, losses = [wide(torch.zeros_like(one)) for one in self._parameters], []
+        sums, losses = [wide(torch.zeros_like(parameter)) for parameter in self._parameters], []
         for row in range(_count(targets)) if among is None else among.nonzero().flatten().tolist():
             x, y = (_rows(each, slice(row, row + 1)) for each in (inputs, targets))
             loss = self._loss_of_batch(x, y).reshape(())
-            found = torch.autograd.grad(loss, self._parameters, allow_unused=True)
-            pairs = [(total, wide(one)) for total, one in zip(sums, found, strict=True) if one is not None]
-            length = vector_norm(torch.stack([vector_norm(one) for _, one in pairs]))
+            grads = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+            pairs = [(total, wide(grad)) for total, grad in zip(sums, grads, strict=True) if grad is not None]
+            length = vector_norm(torch.stack([vector_norm(grad) for _, grad in pairs]))
             factors, fine = factors_of(length[None], clip)
-            for total, one in pairs if fine is None else ():
-                total.add_(one * factors[0])
+            for total, grad in pairs if fine is None else ():
+                total.add_(grad * factors[0])
             losses.append(loss.detach())
         return sums, torch.stack(losses)
 
@@ -218,7 +218,7 @@ def losses_of_rows(loss: Loss) -> Loss:
     from torch.func import vmap  # noqa: PLC0415 - as above
 
     def alone(outputs: Any, targets: Any) -> Tensor:
-        return loss(*(over_tensors(lambda one: one.unsqueeze(0), each) for each in (outputs, targets))).reshape(())
+        return loss(*(over_tensors(lambda row: row.unsqueeze(0), each) for each in (outputs, targets))).reshape(())
 
     return vmap(alone, randomness="different")
 
@@ -247,19 +247,19 @@ def _squares(rows: Tensor) -> Tensor:
 
 
 def _rows(value: Any, part: slice) -> Any:
-    return over_tensors(lambda one: one[part], value)
+    return over_tensors(lambda tensor: tensor[part], value)
 
 
 def _count(targets: Any) -> int:
     """Return the number of rows, also in a dictionary or tuple of tensors."""
-    found: list[int] = []
+    lengths: list[int] = []
 
     def note(tensor: Tensor) -> Tensor:
-        found.append(len(tensor))
+        lengths.append(len(tensor))
         return tensor
 
     over_tensors(note, targets)
-    return found[0]
+    return lengths[0]
 
 
 def _chain(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[nn.Module] | None:
@@ -273,8 +273,8 @@ def _chain(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[nn.Mod
         return None
     if any(isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) != (1, -1) for layer in layers):
         return None
-    held = [id(one) for layer in layers for one in layer.parameters()]
-    return layers if len(held) == len(set(held)) and {id(one) for one in parameters} <= set(held) else None
+    held = [id(parameter) for layer in layers for parameter in layer.parameters()]
+    return layers if len(held) == len(set(held)) and {id(parameter) for parameter in parameters} <= set(held) else None
 
 
 def _has_hooks(module: nn.Module) -> bool:
@@ -308,7 +308,7 @@ def _check(module: nn.Module, inputs: Any, device: Device, source: str) -> None:
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     try:
         # in both batches the first row is the same
-        batches = (over_tensors(lambda one: one[[0, -1]], inputs), over_tensors(lambda one: one[[0, 0]], inputs))
+        batches = (over_tensors(lambda rows: rows[[0, -1]], inputs), over_tensors(lambda rows: rows[[0, 0]], inputs))
         outputs = [_outputs(module, batch, device) for batch in batches]
     except FAILURES as error:
         text = f"the model fails in training: {describe_failure(error)}"
@@ -336,16 +336,16 @@ def _beside_strange(inputs: Any) -> Any:
 
 def _outputs(module: nn.Module, batch: Any, device: Device) -> list[Tensor]:
     """Return the outputs for the first row, computed each time from the same state of torch's generators."""
-    found: list[Tensor] = []
+    outputs: list[Tensor] = []
 
     def keep(tensor: Tensor) -> Tensor:
         if tensor.ndim and len(tensor) == 2:
-            found.append(tensor[0].double())
+            outputs.append(tensor[0].double())
         return tensor
 
     with torch.no_grad(), device.seeded(0):
         over_tensors(keep, module(batch))
-    return found
+    return outputs
 
 
 def _close(first: list[Tensor], other: list[Tensor]) -> bool:
@@ -395,9 +395,9 @@ class PrivateSteps:
         total, losses = torch.zeros(size, dtype=torch.float64), []
         length = self.grid(size).length
         for piece, among in pieces(rows, self._shape, self._draws):
-            sums, found = self._gradients.clipped_sum(*read(piece), length, among)
-            total += torch.cat([one.flatten() for one in sums]).cpu()
-            losses.append(found)
+            sums, piece_losses = self._gradients.clipped_sum(*read(piece), length, among)
+            total += torch.cat([part.flatten() for part in sums]).cpu()
+            losses.append(piece_losses)
         return total.numpy(), losses
 
     def grid(self, size: int) -> Grid:

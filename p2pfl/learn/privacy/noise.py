@@ -67,14 +67,14 @@ class AliasTable(NamedTuple):
 
 def gaussians(size: int, draw: Bytes) -> Integers:
     """Draw independent discrete Gaussians (size,)."""
-    found = np.empty(size, np.int64)
+    drawn = np.empty(size, np.int64)
     for first in range(0, size, BLOCK):
-        block = found[first : first + BLOCK]
+        block = drawn[first : first + BLOCK]
         block[:] = _small(len(block), draw)
         for _ in range(LEVELS - 1):
             block *= FACTOR
             block += _small(len(block), draw)
-    return found
+    return drawn
 
 
 def _small(count: int, draw: Bytes) -> NDArray[np.int32]:
@@ -94,7 +94,7 @@ def _small(count: int, draw: Bytes) -> NDArray[np.int32]:
 def _table() -> AliasTable:
     limits, aliases = columns_of(weights())
     top = [limit >> (REST_BITS - WORD_BITS) for limit in limits]
-    words = [(column << WORD_BITS) + one for column, one in enumerate(top)]
+    words = [(column << WORD_BITS) + word for column, word in enumerate(top)]
     rests = [limit & ((1 << (REST_BITS - WORD_BITS)) - 1) for limit in limits]
     numbers = np.stack([np.array(aliases), np.arange(COLUMNS)], axis=1).ravel() - HALF
     return AliasTable(np.array(words, np.uint32), rests, numbers.astype(np.int32))
@@ -106,10 +106,10 @@ def weights() -> list[int]:
         context.prec = 60
         one_side = [(Decimal(-number * number) / (2 * WIDTH * WIDTH)).exp() for number in range(HALF + 1)]
         scale = (1 << (REST_BITS + COLUMN_BITS)) / (2 * sum(one_side[1:HALF]) + one_side[0])
-        found = [int(scale * one_side[abs(number)]) for number in range(-HALF, HALF)]
-    found[0] = 0  # so that the table is symmetric
-    found[HALF] += (1 << (REST_BITS + COLUMN_BITS)) - sum(found)
-    return found
+        scaled = [int(scale * one_side[abs(number)]) for number in range(-HALF, HALF)]
+    scaled[0] = 0  # so that the table is symmetric
+    scaled[HALF] += (1 << (REST_BITS + COLUMN_BITS)) - sum(scaled)
+    return scaled
 
 
 def columns_of(weight: list[int]) -> tuple[list[int], list[int]]:
@@ -248,10 +248,10 @@ class Grid:
 
     def hidden(self, total: Reals, draws: Draws) -> Reals:
         """Add noise to the sum (d,) on the grid."""
-        found = np.rint(total / self.step)
-        found += draws.noise(total.size)
-        found *= self.step
-        return found
+        noisy = np.rint(total / self.step)
+        noisy += draws.noise(total.size)
+        noisy *= self.step
+        return noisy
 
     def hidden_steps(self, total: Reals, draws: Draws) -> Integers:
         """Add noise to the sum (d,), which has at most 2^62 steps of the grid; return it in steps."""

@@ -159,8 +159,8 @@ def _noise(federation: FederationConfig, plan: Plan, cost: Spend) -> float:
 def _split_last_kind(spent: Sequence[Spend]) -> tuple[tuple[Spend, ...], int]:
     """Split the spending into steps of earlier kinds and the number of steps of the last kind."""
     kind = spent[-1][:2]
-    steps = sum(one.steps for one in spent if one[:2] == kind)
-    return merged([one for one in spent if one[:2] != kind]), steps
+    steps = sum(spend.steps for spend in spent if spend[:2] == kind)
+    return merged([spend for spend in spent if spend[:2] != kind]), steps
 
 
 @lru_cache(maxsize=256)

@@ -88,24 +88,24 @@ class SharedRounds:
 
     def is_possible(self, total: Words, members: int) -> bool:
         """Return False if no right parts of so many members have this sum (n,) modulo 2^64."""
-        found = total.view(np.int64)
+        steps = total.view(np.int64)
         bound = self._most_steps(self.rows or 0, members)
-        return total.size == self.entries and bool(-bound <= found.min()) and bool(found.max() <= bound)
+        return total.size == self.entries and bool(-bound <= steps.min()) and bool(steps.max() <= bound)
 
     def next_model(self, start: Vector, total: Words, members: int, round_index: int) -> Vector:
         """Return the model (d,) after the sum (n,) modulo 2^64 of the parts of so many members, and replace `common`.
 
         Raises ValueError: the rows of all nodes are not known.
         """
-        found = total.view(np.int64).astype(np.float64) * self.step
+        summed = total.view(np.int64).astype(np.float64) * self.step
         model = self._trained(start).astype(np.float64)
         if self.counts_rows:
             if self.rows is None or self.plan.shared_rate is None:
                 raise ValueError("a step is divided by the rows of all nodes, which are not known")
             # Divided by the expected number of rows, as in DP-SGD: the actual one must stay secret.
-            after = self._descended(model, found / (self.plan.shared_rate * self.rows), round_index)
+            after = self._descended(model, summed / (self.plan.shared_rate * self.rows), round_index)
         else:
-            after = model + found / members
+            after = model + summed / members
         ended, at = start.copy(), 0
         for place in self.places:
             size = place.stop - place.start
@@ -174,7 +174,7 @@ class SharedRounds:
         head = np.frombuffer(state, "<i8", count=5).tolist()
         rounds, rows, *sizes = head
         allowed = ((0, self.entries), (0, self.entries), (0, 2))
-        known = all(one in allowed[at] for at, one in enumerate(sizes))
+        known = all(length in allowed[at] for at, length in enumerate(sizes))
         if not known or rounds < 0 or rows < 0 or len(state) != 40 + 4 * size + 8 * sum(sizes):
             raise ValueError("no state of this model")
         model = np.frombuffer(state, "<f4", count=size, offset=40).astype(np.float32)

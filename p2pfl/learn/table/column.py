@@ -149,8 +149,8 @@ class Column:
     @property
     def codes(self) -> tuple[str, ...]:
         """Return the values that seem to mean missing: a far-off number, or a rare string among numbers."""
-        found = [f"{number:g}" for number in sorted(self.sentinels)]
-        return (*found, *sorted(self._odd_texts()))
+        numbers = [f"{number:g}" for number in sorted(self.sentinels)]
+        return (*numbers, *sorted(self._odd_texts()))
 
     def _odd_texts(self) -> Iterable[str]:
         words, count = len(self.texts), sum(self.texts.values())
@@ -192,12 +192,12 @@ class Column:
     def levels(self) -> dict[str, int]:
         """Count the cells with each value, if the values are few enough for a category."""
         missing = {*self.codes}
-        found = {value: count for value, count in self.values.items() if value not in missing}
+        counts = {value: count for value, count in self.values.items() if value not in missing}
         if self.is_too_varied:
             return {}
         if self.kind == "number":
-            return found if self.is_whole and len(found) <= MOST_LEVELS else {}
-        return found if self.kind == "category" else {}
+            return counts if self.is_whole and len(counts) <= MOST_LEVELS else {}
+        return counts if self.kind == "category" else {}
 
 
 # -- the whole table ---------------------------------------------------------------------------------------------------
@@ -227,23 +227,23 @@ def look_at(
     _check_header(header, mistakes)
     in_schema = {name: column for column, name in layout.rename.items()}
     names = {name: in_schema.get(name, name) for name in header}
-    found = {name: Column(column) for name, column in names.items() if only is None or column in only}
+    columns = {name: Column(column) for name, column in names.items() if only is None or column in only}
     count = 0
-    for batch in rows.batches(path, layout, list(found), mistakes):
+    for batch in rows.batches(path, layout, list(columns), mistakes):
         count += len(batch.lines)
         for name, texts in batch.columns.items():
             codes = layout.codes(names[name])
             for text, times in Counter(texts).items():
-                found[name].see(text, times, layout, codes, fold=fold)
+                columns[name].see(text, times, layout, codes, fold=fold)
     mistakes.raise_any()
     if not count:
         why = f"; {mistakes.dropped.first}" if mistakes.bad else ""
         raise UserError(f"the table has no rows{why}", file=path)
-    for column in found.values():
+    for column in columns.values():
         column.decide()
         if column.name == target:
             column.distinct = None  # the values that identify rows cannot be predicted
-    by_name = {column.name: column for column in found.values()}
+    by_name = {column.name: column for column in columns.values()}
     return TableProfile(path=path, rows=count, columns=by_name, dropped=mistakes.dropped)
 
 

@@ -69,23 +69,23 @@ def merge(
 
     Raises UserError: no column is left, or there is no target.
     """
-    told = sorted(proposals, key=lambda one: one.node)
+    ordered = sorted(proposals, key=lambda proposal: proposal.node)
     target = declared.get("target")
     given = {key: declared[key] for key in (*KEYS, "missing") if declared.get(key) is not None}
     merged = Merged(given)
     if not target:
         raise UserError("the task needs this option", key="task.target", allowed="the name of a column")
-    _add_target(merged, str(target), _column(told, str(target)), counts_classes=counts_classes)
+    _add_target(merged, str(target), _column(ordered, str(target)), counts_classes=counts_classes)
     chosen = {*declared.get("numeric", ()), *declared.get("categories", {})}
-    for name in dict.fromkeys(column for one in told for column in one.columns):
+    for name in dict.fromkeys(column for proposal in ordered for column in proposal.columns):
         if name != target and (not chosen or name in chosen):
-            _add_column(merged, name, _column(told, name), len(told), declared)
+            _add_column(merged, name, _column(ordered, name), len(ordered), declared)
     if not merged.contents.get("numeric") and not merged.contents.get("categories"):
         left = "; ".join(f"{name}: {note}" for name, note in merged.notes.items())
         raise UserError("no column is left to learn from", allowed=left or None)
-    _add_codes(merged, told)
+    _add_codes(merged, ordered)
     for name in (str(target), *merged.contents.get("categories", {})):
-        _remark_case(merged, name, _column(told, name).values)
+        _remark_case(merged, name, _column(ordered, name).values)
     merged.contents = {key: merged.contents[key] for key in (*KEYS, "missing") if key in merged.contents}
     return merged
 
@@ -94,31 +94,31 @@ def merge(
 class _Column:
     """The proposals of all nodes for one column, by node."""
 
-    told: Mapping[str, ColumnProposal]
+    by_node: Mapping[str, ColumnProposal]
 
     @property
     def used(self) -> dict[str, ColumnProposal]:
         """Return the proposals from nodes that have any cell in the column."""
-        return {node: one for node, one in self.told.items() if one.kind != "empty"}
+        return {node: proposal for node, proposal in self.by_node.items() if proposal.kind != "empty"}
 
     @property
     def kinds(self) -> set[str]:
-        return {one.kind for one in self.used.values()}
+        return {proposal.kind for proposal in self.used.values()}
 
     @property
     def count(self) -> int:
-        return sum(one.count for one in self.told.values())
+        return sum(proposal.count for proposal in self.by_node.values())
 
     @property
     def missing(self) -> int:
-        return sum(one.missing for one in self.told.values())
+        return sum(proposal.missing for proposal in self.by_node.values())
 
     @property
     def values(self) -> Counter[str]:
-        found: Counter[str] = Counter()
-        for one in self.told.values():
-            found.update(one.values)
-        return found
+        counts: Counter[str] = Counter()
+        for proposal in self.by_node.values():
+            counts.update(proposal.values)
+        return counts
 
     @property
     def is_withheld(self) -> bool:
@@ -128,23 +128,23 @@ class _Column:
     @property
     def are_levels(self) -> bool:
         """Return True if every node counts its cells by value."""
-        return all(one.values or one.rare for one in self.used.values())
+        return all(proposal.values or proposal.rare for proposal in self.used.values())
 
     @property
     def mean_and_std(self) -> tuple[float, float]:
-        numbers = [one for one in self.used.values() if one.kind == "number"]
-        count = sum(one.count for one in numbers)
+        numbers = [proposal for proposal in self.used.values() if proposal.kind == "number"]
+        count = sum(proposal.count for proposal in numbers)
         if not count:
             return 0.0, 0.0
-        mean = math.fsum(one.total or 0.0 for one in numbers) / count
-        square = math.fsum(one.squares or 0.0 for one in numbers) / count
+        mean = math.fsum(proposal.total or 0.0 for proposal in numbers) / count
+        square = math.fsum(proposal.squares or 0.0 for proposal in numbers) / count
         variance = square - mean * mean
         spread = math.sqrt(variance) if variance > abs(square) * 1e-12 else 0.0
         return float(f"{mean:.{DIGITS}g}"), float(f"{spread:.{DIGITS}g}")
 
 
 def _column(proposals: Sequence[Proposal], name: str) -> _Column:
-    return _Column({one.node: one.columns[name] for one in proposals if name in one.columns})
+    return _Column({proposal.node: proposal.columns[name] for proposal in proposals if name in proposal.columns})
 
 
 def _add_target(merged: Merged, target: str, column: _Column, *, counts_classes: bool) -> None:
@@ -202,7 +202,7 @@ def _add_column(merged: Merged, name: str, column: _Column, nodes: int, declared
     else:
         merged.notes[name] = "left out: not the same on all nodes"
         merged.warnings.append(f"{name}: left out, because {_who_says(column)}: declare it in [task], or rename it")
-    lacking = nodes - len(column.told)
+    lacking = nodes - len(column.by_node)
     if lacking and name in (*merged.contents.get("numeric", ()), *merged.contents.get("categories", ())):
         merged.notes[name] = f"{merged.notes.get(name, '')}; {lacking} of {nodes} nodes lack it"
 
@@ -220,7 +220,7 @@ def _add_category(merged: Merged, name: str, column: _Column) -> None:
     values = sorted_values(column.values)
     merged.contents.setdefault("categories", {})[name] = values
     merged.notes[name] = f"{len(values)} values in {_cells(column)}"
-    if column.is_withheld or any(one.rare for one in column.used.values()):
+    if column.is_withheld or any(proposal.rare for proposal in column.used.values()):
         merged.contents.setdefault("unseen", "missing")
         merged.notes[name] += "; values of few rows count as missing"
 
@@ -278,16 +278,16 @@ def _remark_case(merged: Merged, name: str, values: Iterable[str]) -> None:
 def _add_codes(merged: Merged, proposals: Sequence[Proposal]) -> None:
     """Add the codes for missing values that any node reports to those in `[task]`."""
     used = (*merged.contents.get("numeric", ()), *merged.contents.get("categories", ()), merged.contents["target"])
-    found: dict[str, list[str]] = {}
+    reported: dict[str, list[str]] = {}
     for name in used:
-        codes = sorted({code for one in proposals if name in one.columns for code in one.columns[name].codes})
+        codes = sorted({code for offer in proposals if name in offer.columns for code in offer.columns[name].codes})
         if codes:
-            found[name] = codes
+            reported[name] = codes
             merged.notes[name] = f"{merged.notes.get(name, '')}; {', '.join(codes)} taken as missing".lstrip("; ")
-    if found:
+    if reported:
         layout = make_layout({"missing": merged.contents.get("missing", {})}, {})
         given = {column: sorted(codes) for column, codes in layout.missing.items()}
-        for name, codes in found.items():
+        for name, codes in reported.items():
             given[name] = sorted({*given.get(name, ()), *codes})
         merged.contents["missing"] = given
 
@@ -298,7 +298,7 @@ def sorted_values(values: Iterable[str]) -> list[str]:
 
 
 def _who_says(column: _Column) -> str:
-    said = [f"{node} has {_in_words(one)}" for node, one in column.used.items()]
+    said = [f"{node} has {_in_words(proposal)}" for node, proposal in column.used.items()]
     return ", ".join(said) or "no node has it"
 
 
@@ -439,11 +439,11 @@ class _Part:
 class FigureLayout:
     """Where each figure is in the vector. `declared` are the schema keys in `[task]`."""
 
-    def __init__(self, told: Iterable[TableNames], declared: Mapping[str, Any]) -> None:
+    def __init__(self, tables: Iterable[TableNames], declared: Mapping[str, Any]) -> None:
         self._declared = declared
         self._target = str(declared.get("target"))
-        self.told = sorted(told, key=lambda one: one.node)
-        columns = sorted({name for one in self.told for name in one.columns})
+        self.tables = sorted(tables, key=lambda table: table.node)
+        columns = sorted({name for table in self.tables for name in table.columns})
         parts = (self._part(name) for name in columns)
         self._parts = [part for part in parts if part is not None]
         self.size = sum(part.size for part in self._parts)
@@ -451,7 +451,7 @@ class FigureLayout:
     @property
     def digest(self) -> str:
         """A text that differs where any node has named anything else."""
-        return hashlib.blake2b(b"\0".join(map(pack, self.told)), digest_size=32).hexdigest()
+        return hashlib.blake2b(b"\0".join(map(pack, self.tables)), digest_size=32).hexdigest()
 
     @property
     def counts_classes(self) -> bool:
@@ -460,13 +460,13 @@ class FigureLayout:
 
     def figures(self, own: Proposal) -> Figures:
         """Return a node's vector (size,). Raises UserError: a sum is too large."""
-        found: list[int] = []
+        numbers: list[int] = []
         for part in self._parts:
             try:
-                found += part.figures(own.columns.get(part.column))
+                numbers += part.figures(own.columns.get(part.column))
             except ValueError as error:
                 raise UserError(str(error), key=part.column, allowed="leave it out: leave_out in [data]") from None
-        return np.array(found, np.int64)
+        return np.array(numbers, np.int64)
 
     def proposals(self, sums: Sequence[int] | Figures) -> list[Proposal]:
         """Return proposals of all nodes which add up to the sums (size,); the first node with a column has all of them.
@@ -481,13 +481,13 @@ class FigureLayout:
             summed[part.column] = part, total[start : start + part.size]
             start += part.size
         made = []
-        for one in self.told:
+        for table in self.tables:
             columns = {}
-            for name, names in one.columns.items():
+            for name, names in table.columns.items():
                 has_sums = name in summed and names.kind in FIGURED
                 part_of_it = summed.pop(name) if has_sums else None
                 columns[name] = part_of_it[0].proposal(part_of_it[1], names) if part_of_it else _without(names)
-            made.append(Proposal(node=one.node, federation=one.federation, columns=columns))
+            made.append(Proposal(node=table.node, federation=table.federation, columns=columns))
         return made
 
     def merge(self, sums: Sequence[int] | Figures) -> Merged:
@@ -495,19 +495,19 @@ class FigureLayout:
         return merge(self.proposals(sums), self._declared, counts_classes=self.counts_classes)
 
     def _part(self, column: str) -> _Part | None:
-        told = [one.columns[column] for one in self.told if column in one.columns]
-        holders = [one for one in told if one.kind in FIGURED]
-        if len(holders) < LEAST_HOLDERS or any(one.kind not in (*FIGURED, "empty") for one in told):
+        named = [table.columns[column] for table in self.tables if column in table.columns]
+        holders = [names for names in named if names.kind in FIGURED]
+        if len(holders) < LEAST_HOLDERS or any(names.kind not in (*FIGURED, "empty") for names in named):
             return None
         groups = self._groups(holders) if column == self._target else []
-        if any(sum(not set(group).isdisjoint(one.values) for one in holders) < LEAST_HOLDERS for group in groups):
+        if any(sum(not set(group).isdisjoint(names.values) for names in holders) < LEAST_HOLDERS for group in groups):
             groups = []
-        is_number = all(one.kind == "number" for one in holders)
+        is_number = all(names.kind == "number" for names in holders)
         return _Part(column=column, is_number=is_number, groups=tuple(groups))
 
     def _groups(self, holders: Iterable[ColumnNames]) -> list[tuple[str, ...]]:
         """Return the values of the target by class; without declared classes, each value is one."""
-        values = sorted_values({value for one in holders for value in one.values})
+        values = sorted_values({value for names in holders for value in names.values})
         given = {key: self._declared.get(key) for key in ("classes", "positive", "negative", "ignore_case")}
         if not (given["classes"] or given["positive"]):
             return [(value,) for value in values]

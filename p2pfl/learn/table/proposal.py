@@ -121,16 +121,16 @@ def rows_of(proposal: Proposal) -> list[dict[str, Any]]:
         {
             "node": proposal.node,
             "column": name,
-            "kind": one.kind,
-            "count": one.count,
-            "missing": one.missing,
-            "sum": one.total,
-            "sum of squares": one.squares,
-            "values": ", ".join(f"{value}: {count}" for value, count in one.values.items()) or None,
-            "rare": one.rare or None,
-            "missing codes": ", ".join(one.codes) or None,
+            "kind": column.kind,
+            "count": column.count,
+            "missing": column.missing,
+            "sum": column.total,
+            "sum of squares": column.squares,
+            "values": ", ".join(f"{value}: {count}" for value, count in column.values.items()) or None,
+            "rare": column.rare or None,
+            "missing codes": ", ".join(column.codes) or None,
         }
-        for name, one in proposal.columns.items()
+        for name, column in proposal.columns.items()
     ]
 
 
@@ -201,8 +201,8 @@ class TableNames(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 def names_in(proposal: Proposal) -> TableNames:
     """Return a proposal without its figures."""
     columns = {
-        name: ColumnNames(kind=one.kind, levels=bool(one.values or one.rare), values=tuple(one.values), codes=one.codes)
-        for name, one in proposal.columns.items()
+        name: ColumnNames(kind=col.kind, levels=bool(col.values or col.rare), values=tuple(col.values), codes=col.codes)
+        for name, col in proposal.columns.items()
     }
     return TableNames(node=proposal.node, federation=proposal.federation, columns=columns)
 

@@ -216,14 +216,14 @@ def _read_plainly(
     parts: dict[str, list[NDArray[np.float64]]] = {name: [np.zeros(0)] for name in parsers}
     for batch in rows.batches(path, layout, list(parsers), mistakes):
         wrong: dict[int, list[Cell]] = {}
-        found = {name: _parsed(texts, parsers[name], wrong) for name, texts in batch.columns.items()}
+        columns = {name: _parsed(texts, parsers[name], wrong) for name, texts in batch.columns.items()}
         kept = np.ones(len(batch.lines), np.bool_)
         for place in sorted(wrong):
             kept[place] = not mistakes.judge(batch.lines[place], wrong[place], len(parsers))
-        for name, values in found.items():
+        for name, values in columns.items():
             parts[name].append(values[kept])
     mistakes.raise_any()
-    return {name: np.concatenate(found) for name, found in parts.items()}
+    return {name: np.concatenate(pieces) for name, pieces in parts.items()}
 
 
 def _parsed(texts: Sequence[str], parse: Parse, wrong: dict[int, list[Cell]]) -> NDArray[np.float64]:
@@ -233,13 +233,13 @@ def _parsed(texts: Sequence[str], parse: Parse, wrong: dict[int, list[Cell]]) ->
     try:
         return np.fromiter(map(parse, texts), np.float64, len(texts))
     except TypeError:
-        found = np.full(len(texts), NOTHING)
+        numbers = np.full(len(texts), NOTHING)
         for place, value in enumerate(map(parse, texts)):
             if isinstance(value, Cell):
                 wrong.setdefault(place, []).append(value)
             else:
-                found[place] = value
-        return found
+                numbers[place] = value
+        return numbers
 
 
 def _parser(column: str, name: str, schema: Schema, layout: Layout, *, scoring: bool) -> Parse:
@@ -403,7 +403,7 @@ def survey(tables: Mapping[str, Table], schema: Schema) -> tuple[list[dict[str, 
                 "cells_missing": float(np.mean([np.isnan(table.columns[name]).mean() for name in inputs])),
                 "columns_absent": list(table.absent),
                 "classes": _counts(table, schema),
-                "column_distance": dict(sorted(far.items(), key=lambda one: -one[1])[:MOST_COLUMNS]),
+                "column_distance": dict(sorted(far.items(), key=lambda item: -item[1])[:MOST_COLUMNS]),
             }
         )
     return rows, warnings
@@ -423,13 +423,13 @@ def _counts(table: Table, schema: Schema) -> dict[str, int] | None:
 
 def _distances(table: Table, others: list[Table], schema: Schema) -> dict[str, float]:
     """Return the distances for numeric columns that both have, by name."""
-    found = {}
+    distances = {}
     for column in schema.numeric:
         own = _known_values(table, column)
         rest = np.concatenate([np.zeros(0), *(_known_values(other, column) for other in others)])
         if len(own) and len(rest):
-            found[column] = wasserstein(own, rest) / schema.scale(column)[1]
-    return found
+            distances[column] = wasserstein(own, rest) / schema.scale(column)[1]
+    return distances
 
 
 def _oddities(node: str, table: Table, schema: Schema) -> list[str]:

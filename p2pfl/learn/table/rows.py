@@ -139,11 +139,11 @@ def make_layout(task: Mapping[str, Any], local: Mapping[str, Any], schema: Mappi
     for prefix, table in (("schema.", schema or {}), ("task.", task), ("data.", local)):
         for key in GONE.keys() & table.keys():
             raise UserError("is gone", key=prefix + key, value=table[key], allowed=GONE[key])
-        found = {key: _converted(prefix, key, table[key]) for key in KEYS if key in table}
-        for column, codes in _codes(found.pop("missing", {})).items():
+        given = {key: _converted(prefix, key, table[key]) for key in KEYS if key in table}
+        for column, codes in _codes(given.pop("missing", {})).items():
             missing[column] = missing.get(column, frozenset()) | codes
-        _check(found, prefix)
-        values |= found
+        _check(given, prefix)
+        values |= given
     if values.get("decimal", ".") == values.get("separator", ","):
         text = "the decimal sign is also the separator"
         raise UserError(text, key="data.decimal", value=values.get("decimal", "."), allowed='separator = ";", say')
@@ -292,8 +292,8 @@ class Cell:
     @property
     def text(self) -> str:
         where = f"column {self.column!r}: " if self.column else ""
-        found = "" if self.value is None else f" (found {self.value!r})"
-        return f"{where}{self.message}{found}"
+        shown = "" if self.value is None else f" (found {self.value!r})"
+        return f"{where}{self.message}{shown}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,9 +385,9 @@ class TableMistakes:
 
     def raise_any(self) -> None:
         """Raise MistakesError if there are mistakes."""
-        found = self.whole + [self._error(cell) for cell in sorted(self.cells, key=lambda cell: self.cells[cell][0])]
-        if found:
-            raise MistakesError(found, self.more)
+        mistakes = self.whole + [self._error(cell) for cell in sorted(self.cells, key=lambda cell: self.cells[cell][0])]
+        if mistakes:
+            raise MistakesError(mistakes, self.more)
 
     def _error(self, cell: Cell) -> UserError:
         key = _lines(self.cells[cell], self.counts[cell]) + (f", column {cell.column!r}" if cell.column else "")

@@ -97,8 +97,8 @@ class Schema:
 
     def figures(self) -> tuple[str, ...]:
         """Return the keys that may reveal something about the rows from which the schema was made."""
-        found = [key for key in ("means", "stds", "class_counts") if getattr(self, key)]
-        return (*found, *(f"categories.{name}" for name in self.categories))
+        keys = [key for key in ("means", "stds", "class_counts") if getattr(self, key)]
+        return (*keys, *(f"categories.{name}" for name in self.categories))
 
     def class_of(self, value: str) -> int | None:
         """Return the class of a target value in normalized spelling, or None if it has none."""
@@ -111,13 +111,13 @@ class Schema:
 
     def contents(self) -> dict[str, Any]:
         """Return the schema as the contents of a file: `make_schema(contents)` is the same schema."""
-        found = asdict(self)
+        values = asdict(self)
         if self.positive:
-            del found["classes"]
+            del values["classes"]
         usual = {"indicators": True, "ignore_case": False, "unseen": "refuse", "missing_target": "refuse"}
         return {
             key: list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
-            for key, value in found.items()
+            for key, value in values.items()
             if value not in (None, (), {}) and value != usual.get(key)
         }
 
@@ -144,26 +144,26 @@ def make_schema(contents: Mapping[str, Any], prefix: str = "task.") -> Schema:
     MistakesError: several of these apply.
     """
     raw = {key: contents[key] for key in KEYS if contents.get(key) is not None}
-    found, mistakes = _converted(raw, prefix)
+    given, mistakes = _converted(raw, prefix)
     _raise_any(mistakes)
-    if not found.get("target"):
+    if not given.get("target"):
         raise UserError("the task needs this option", key=f"{prefix}target", allowed="the name of a column")
-    fold = bool(found.get("ignore_case", False))
+    fold = bool(given.get("ignore_case", False))
     for key in ("classes", "positive", "negative"):
-        if key in found:
-            found[key] = _spelled(found[key], fold=fold)
-    if fold and "class_counts" in found:
+        if key in given:
+            given[key] = _spelled(given[key], fold=fold)
+    if fold and "class_counts" in given:
         counts = Counter[str]()
-        for name, count in found["class_counts"].items():
+        for name, count in given["class_counts"].items():
             counts[spelled(name, ignore_case=True)] += count
-        found["class_counts"] = dict(counts)
-    found["categories"] = {name: _spelled(values, fold=fold) for name, values in found.get("categories", {}).items()}
-    found["numeric"] = tuple(found.get("numeric", ()))
-    wrong = [*_wrong_columns(found, prefix), *_wrong_values(found, prefix), *_wrong_classes(found, prefix)]
-    if found.get("positive"):
-        found["classes"] = POSITIVE
-    _raise_any([*wrong, *_wrong_counts(found, prefix), *_wrong_scales(found, prefix)])
-    return Schema(**({"classes": None} | found))
+        given["class_counts"] = dict(counts)
+    given["categories"] = {name: _spelled(values, fold=fold) for name, values in given.get("categories", {}).items()}
+    given["numeric"] = tuple(given.get("numeric", ()))
+    wrong = [*_wrong_columns(given, prefix), *_wrong_values(given, prefix), *_wrong_classes(given, prefix)]
+    if given.get("positive"):
+        given["classes"] = POSITIVE
+    _raise_any([*wrong, *_wrong_counts(given, prefix), *_wrong_scales(given, prefix)])
+    return Schema(**({"classes": None} | given))
 
 
 def _raise_any(mistakes: Sequence[UserError]) -> None:
@@ -174,11 +174,11 @@ def _raise_any(mistakes: Sequence[UserError]) -> None:
 
 
 def _converted(raw: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any], list[UserError]]:
-    found, mistakes = {}, []
+    converted, mistakes = {}, []
     for key, value in raw.items():
         kind = TYPES[key]
         try:
-            found[key] = msgspec.convert(value, kind)
+            converted[key] = msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
             inside = [name for name in (*KEYS, "missing") if isinstance(value, Mapping) and name in value]
             if inside:
@@ -187,12 +187,12 @@ def _converted(raw: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any], lis
                 continue
             words = ", ".join(map(str, get_args(kind))) if kind in (Unseen, Targetless) else None
             mistakes.append(UserError(str(error), key=prefix + key, value=value, allowed=words))
-    return found, mistakes
+    return converted, mistakes
 
 
 def _spelled(values: Sequence[Value], *, fold: bool) -> tuple[str, ...]:
-    found = [spelled(str(value), ignore_case=fold) for value in values]
-    return tuple(dict.fromkeys(found)) if fold else tuple(found)
+    texts = [spelled(str(value), ignore_case=fold) for value in values]
+    return tuple(dict.fromkeys(texts)) if fold else tuple(texts)
 
 
 def _wrong_columns(contents: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
@@ -294,7 +294,7 @@ def read_schema(path: Path, options: Mapping[str, Any]) -> tuple[Schema, Mapping
         if key not in FILE_KEYS
     ]
     try:
-        found = make_schema(document, prefix="")
+        schema = make_schema(document, prefix="")
     except UserError as error:
         error.file = str(path)
         mistakes += mistakes_of(error)
@@ -303,13 +303,13 @@ def read_schema(path: Path, options: Mapping[str, Any]) -> tuple[Schema, Mapping
     if mistakes:
         raise mistakes[0]
     for key in KEYS:
-        if options.get(key) is not None and make_schema({**document, key: options[key]}) != found:
+        if options.get(key) is not None and make_schema({**document, key: options[key]}) != schema:
             text, allowed = f"{path.name} has another value", f"the value in that file, or no {key} here"
             if Path(str(options.get("schema"))).is_absolute():  # of a state folder: see `agreed`
                 text = f"the nodes have agreed on another value, in {path}"
                 allowed += "; to agree anew, remove the state folder of every node, which begins its training anew, too"
             raise UserError(text, key=f"task.{key}", value=options[key], allowed=allowed)
-    return found, {key: document[key] for key in ("missing",) if key in document}
+    return schema, {key: document[key] for key in ("missing",) if key in document}
 
 
 def is_to_agree(task: TaskConfig) -> bool:

@@ -47,8 +47,8 @@ def reading_of(schema: Schema, missing: Mapping[str, Iterable[str]]) -> dict[str
 
 def schema_and_codes(preprocessing: Mapping[str, Any]) -> tuple[Schema, dict[str, list[str]]]:
     """Return what `reading_of` has stored. Raises KeyError, TypeError, AttributeError, UserError: it is not that."""
-    found = preprocessing["schema"]
-    schema = make_schema({key: found[key] for key in KEYS if key in found}, prefix="schema.")
+    contents = preprocessing["schema"]
+    schema = make_schema({key: contents[key] for key in KEYS if key in contents}, prefix="schema.")
     return schema, {str(column): [str(code) for code in codes] for column, codes in preprocessing["missing"].items()}
 
 
@@ -125,10 +125,10 @@ class TableModel(ScoresTables):
 def read_preprocessing(text: str) -> dict[str, Any] | None:
     """Read the preprocessing from a file's metadata; return None if it is not a model for tables."""
     try:
-        found = json.loads(text) if text else None
+        value = json.loads(text) if text else None
     except UNREADABLE:
         return None
-    return found if isinstance(found, dict) and found.get("kind") == KIND and found.get("format") == FORMAT else None
+    return value if isinstance(value, dict) and value.get("kind") == KIND and value.get("format") == FORMAT else None
 
 
 # -- a test on a table with targets ------------------------------------------------------------------------------------
@@ -263,12 +263,12 @@ class OnnxGraph:
     def category(self, column: str, values: tuple[str, ...]) -> str:
         """Add a categorical column, as (n, values)."""
         if all_numbers(values):
-            found = self.input(column, is_text=False)
-            equal = self.add("Equal", [found, self.constant(np.array([values], dtype=np.float32))])
+            cells = self.input(column, is_text=False)
+            equal = self.add("Equal", [cells, self.constant(np.array([values], dtype=np.float32))])
             return self.add("Cast", [equal], to=1)
-        found = self.input(column, is_text=True)
+        cells = self.input(column, is_text=True)
         texts = [value.encode() for value in values]
-        spread = self.add("OneHotEncoder", [found], domain="ai.onnx.ml", cats_strings=texts, zeros=1)
+        spread = self.add("OneHotEncoder", [cells], domain="ai.onnx.ml", cats_strings=texts, zeros=1)
         return self.add("Squeeze", [spread, self.constant(np.array([1]))])
 
     def layers(self, inputs: str, model: TableModel) -> str:

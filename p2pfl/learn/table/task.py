@@ -90,7 +90,7 @@ def table_task(options: Mapping[str, Any], base_dir: Path) -> TableTask:
             raise UserError("the task has no such option", key=f"task.{key}", value=value, allowed=", ".join(KEYS))
     own = {key: _converted(key, options[key]) for key in TYPES if options.get(key) is not None}
     _refuse_of_others(own)
-    found, codes = schema_of(options, base_dir)
+    table_schema, codes = schema_of(options, base_dir)
     if own.get("partition") is not None:
         parse_partition(own["partition"])
     holdout = own.get("holdout", 0.0)
@@ -100,9 +100,9 @@ def table_task(options: Mapping[str, Any], base_dir: Path) -> TableTask:
         raise UserError(
             "cannot be combined with test_path", key="task.holdout", value=holdout, allowed="one of the two"
         )
-    metrics, metric = _metrics(found, own)
+    metrics, metric = _metrics(table_schema, own)
     given = TableTask(
-        schema=found,
+        schema=table_schema,
         hidden=_hidden(own),
         options=options,
         codes=codes,

@@ -88,18 +88,18 @@ def counted(values: Cells, cuts: Sequence[int]) -> Counts:
 
 def divided(cuts: Sequence[int], counts: Counts, bins: int) -> list[int]:
     """Divide the full buckets, and join the empty ones."""
-    found, rows = list[int](), max(1, int(counts.sum()))
+    starts, rows = list[int](), max(1, int(counts.sum()))
     was_empty = False
     for start, end, count in zip(cuts, [*cuts[1:], KEYS], counts.tolist(), strict=True):
         if not count:
-            found += [] if was_empty else [start]
+            starts += [] if was_empty else [start]
         else:
             parts, most = 1, min(MOST_PARTS, end - start)
             while 2 * parts <= most and parts * rows < count * bins * FINENESS:
                 parts *= 2
-            found += [start + (end - start) * place // parts for place in range(parts)]
+            starts += [start + (end - start) * place // parts for place in range(parts)]
         was_empty = not count
-    return found
+    return starts
 
 
 def edges_of(cuts: Sequence[int], counts: Counts, bins: int, least_rows: int) -> list[float]:
@@ -128,7 +128,7 @@ class BinGrid(msgspec.Struct, frozen=True, kw_only=True):
         return all(
             len(edges) < bins
             and all(abs(edge) <= LARGEST for edge in edges)
-            and all(one <= other for one, other in pairwise(edges))
+            and all(lower <= upper for lower, upper in pairwise(edges))
             for edges in self.edges
         )
 
@@ -149,10 +149,10 @@ class BinGrid(msgspec.Struct, frozen=True, kw_only=True):
         for place, values in enumerate(cells):
             is_missing = np.isnan(values)
             if place < len(self.edges):
-                found = np.searchsorted(np.array(self.edges[place], np.float32), values, "right")
+                bins = np.searchsorted(np.array(self.edges[place], np.float32), values, "right")
             else:
-                found = np.where(is_missing, 0, values).astype(np.int64)
-            codes[place] = np.where(is_missing, widths[place] - 1, found)
+                bins = np.where(is_missing, 0, values).astype(np.int64)
+            codes[place] = np.where(is_missing, widths[place] - 1, bins)
         return codes
 
 
@@ -318,17 +318,17 @@ class Splitter:
         possible = (np.arange(histograms.shape[2]) < splits[:, None])[None, :, :, None]
         least = possible & self._is_enough(left) & self._is_enough(right)
         gains = np.where(least, gains, -np.inf).reshape(len(gains), -1)
-        chosen, found = gains.argmax(axis=1), list[Split | None]()
+        chosen, best = gains.argmax(axis=1), list[Split | None]()
         for node, place in enumerate(chosen.tolist()):
             gain = float(gains[node, place])
             if not self._is_gain(gain):
-                found.append(None)
+                best.append(None)
                 continue
             column, split, side = map(int, np.unravel_index(place, left.shape[1:4]))
             lower, upper = left[node, column, split, side], right[node, column, split, side]
             missing_left = bool(side) if missing[node, column, 2] else bool(lower[2] >= upper[2])
-            found.append(Split(column=column, bin=split, missing_left=missing_left, gain=gain, left=lower, right=upper))
-        return found
+            best.append(Split(column=column, bin=split, missing_left=missing_left, gain=gain, left=lower, right=upper))
+        return best
 
     def _is_gain(self, gain: float) -> bool:
         return gain > LEAST_GAIN and gain * self.scale * self.scale >= self.settings.gamma
@@ -336,8 +336,8 @@ class Splitter:
     def _score(self, sums: Sums) -> Floats:
         gradients = np.ldexp(sums[..., 0].astype(np.float64), -self.bits)
         hessians = np.ldexp(sums[..., 1].astype(np.float64), -self.bits) + self.settings.reg_lambda
-        found: Floats = np.divide(gradients * gradients, hessians, out=np.zeros_like(hessians), where=hessians > 0.0)
-        return found
+        score: Floats = np.divide(gradients * gradients, hessians, out=np.zeros_like(hessians), where=hessians > 0.0)
+        return score
 
     def _is_enough(self, sums: Sums) -> NDArray[np.bool_]:
         weights = np.ldexp(sums[..., 1].astype(np.float64), -self.bits)
@@ -430,9 +430,9 @@ class DecisionTree(msgspec.Struct, array_like=True):
     def _goes_right(self, grid: BinGrid) -> NDArray[np.bool_]:
         """Return for each node and bin (nodes, bins) if a row goes right."""
         widths, bins = np.array(grid.widths), np.array(self.bins)[:, None]
-        columns, found = np.array(self.columns), np.arange(max(grid.widths))
-        right = np.where((columns < len(grid.edges))[:, None], found > bins, found == bins)
-        is_missing = found == (widths[columns] - 1)[:, None]
+        columns, every_bin = np.array(self.columns), np.arange(max(grid.widths))
+        right = np.where((columns < len(grid.edges))[:, None], every_bin > bins, every_bin == bins)
+        is_missing = every_bin == (widths[columns] - 1)[:, None]
         return np.where(is_missing, ~np.array(self.missing_left)[:, None], right)
 
 
@@ -454,11 +454,11 @@ class Forest(msgspec.Struct, frozen=True, kw_only=True):
     def unpack(cls, packed: bytes | memoryview) -> Forest:
         """Raises ValueError: these bytes are no model."""
         try:
-            found = msgspec.msgpack.decode(packed, type=cls)
+            forest = msgspec.msgpack.decode(packed, type=cls)
         except UNREADABLE as error:
             raise ValueError(f"no model of trees: {error}") from None
-        found.check()
-        return found
+        forest.check()
+        return forest
 
     def check(self) -> None:
         """Raises ValueError: trees and bins do not belong together."""
@@ -475,9 +475,9 @@ class Forest(msgspec.Struct, frozen=True, kw_only=True):
 
     def margins(self, cells: Cells) -> NDArray[np.float64]:
         """Return the outputs (outputs, n) for raw cells (columns, n): see `bins.raw_cells`."""
-        found = self.margins_without_trees(cells.shape[1])
-        self.add_trees(found, self.grid.codes(cells), 0)
-        return found
+        margins = self.margins_without_trees(cells.shape[1])
+        self.add_trees(margins, self.grid.codes(cells), 0)
+        return margins
 
     def margins_without_trees(self, rows: int) -> NDArray[np.float64]:
         return np.repeat(np.array(self.base)[:, None], rows, axis=1)
@@ -496,8 +496,8 @@ class Forest(msgspec.Struct, frozen=True, kw_only=True):
 
     def as_outputs(self, margins: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the outputs, as above, of margins (outputs, n); a copy of them."""
-        found = margins.T.copy()
-        return np.concatenate([np.zeros_like(found), found], axis=1) if self.objective == "logistic" else found
+        outputs = margins.T.copy()
+        return np.concatenate([np.zeros_like(outputs), outputs], axis=1) if self.objective == "logistic" else outputs
 
 
 OBJECTIVES: Mapping[Objective, tuple[str, str]] = {

@@ -155,13 +155,13 @@ class TreeGrowth:
         state = self.state
         if state.grid is None:
             return {"targets": (state.settings.classes or 2,), "buckets": (sum(map(len, state.cuts)),)}
-        found: dict[str, tuple[int, ...]] = (
+        shapes: dict[str, tuple[int, ...]] = (
             {"losses": (LOSSES,)} if not state.growing.level and not state.growing.decided else {}
         )
         if len(state.rounds) < state.settings.rounds:
             shape = len(self._leaves(state.grid)), sum(state.grid.widths)
-            found |= dict.fromkeys(HISTOGRAMS, shape)
-        return found
+            shapes |= dict.fromkeys(HISTOGRAMS, shape)
+        return shapes
 
     def next_part(self) -> TreePart:
         """Return this node's summand of the next sum; the same one until that is taken."""
@@ -195,8 +195,8 @@ class TreeGrowth:
             return site.counts(state)
         arrays = {"losses": site.losses(state)} if "losses" in shapes else {}
         if "rows" in shapes:
-            found = site.histograms(state, state.grid, self._leaves(state.grid))[:, :, _bins(state.grid)]
-            arrays |= dict(zip(HISTOGRAMS, found, strict=True))
+            sums = site.histograms(state, state.grid, self._leaves(state.grid))[:, :, _bins(state.grid)]
+            arrays |= dict(zip(HISTOGRAMS, sums, strict=True))
         return arrays
 
     def _leaves(self, grid: BinGrid) -> Leaves:
@@ -244,16 +244,16 @@ class TreeGrowth:
 
     def _take_level(self, total: Mapping[str, Whole], grid: BinGrid, most_rows: int) -> None:
         state = self.state
-        found = _histograms(total, grid, most_rows) if "rows" in total else None
+        histograms = _histograms(total, grid, most_rows) if "rows" in total else None
         stops = "losses" in total and self._look_at_losses(total["losses"], most_rows)
-        if found is None or stops:
+        if histograms is None or stops:
             state.done = True
             return
         leaves = self._leaves(grid)
         if not state.growing.trees:
             state.growing.trees = [DecisionTree.root() for _ in range(state.settings.outputs)]
             state.growing.frontier = [(output, 0) for output in range(state.settings.outputs)]
-        self._split(leaves, found, grid)
+        self._split(leaves, histograms, grid)
         state.growing.decided += len(leaves)
         if state.growing.decided == len(state.growing.frontier):
             state.growing.frontier, state.growing.below, state.growing.decided = state.growing.below, [], 0
@@ -261,10 +261,10 @@ class TreeGrowth:
             if not state.growing.frontier:
                 self._end_round()
 
-    def _split(self, leaves: Leaves, found: Whole, grid: BinGrid) -> None:
+    def _split(self, leaves: Leaves, histograms: Whole, grid: BinGrid) -> None:
         state, settings = self.state, self.state.settings
         splitter = Splitter(settings=settings, grid=grid, bits=state.bits, scale=state.target.scale)
-        for (output, node), split, histogram in zip(leaves, splitter.best(found), found, strict=True):
+        for (output, node), split, histogram in zip(leaves, splitter.best(histograms), histograms, strict=True):
             tree = state.growing.trees[output]
             if not state.growing.level:
                 sums = histogram[0].sum(axis=0)
@@ -327,16 +327,16 @@ def _refuse_beyond(sums: Whole, rows: Whole, least: int = -1) -> None:
 def _histograms(total: Mapping[str, Whole], grid: BinGrid, most_rows: int) -> Whole:
     """Return the sums (leaves, columns, bins, 3). Raises WrongSum: no rows have them, or columns disagree."""
     mask = _bins(grid)
-    found = np.zeros((len(total["rows"]), *mask.shape, SUMS), np.int64)
+    sums = np.zeros((len(total["rows"]), *mask.shape, SUMS), np.int64)
     for place, name in enumerate(HISTOGRAMS):
-        found[:, mask, place] = total[name]
+        sums[:, mask, place] = total[name]
     _refuse_impossible(total["rows"], most_rows)
     _refuse_beyond(total["gradients"], total["rows"])
     _refuse_beyond(total["hessians"], total["rows"], least=0)
-    by_column = found.sum(axis=2)
+    by_column = sums.sum(axis=2)
     if (by_column != by_column[:, :1]).any() or int(by_column[..., 2].max(initial=0)) > most_rows:
         raise WrongSum("the columns of a sum disagree, or have more rows than the members can have")
-    return found
+    return sums
 
 
 def _center_and_scale(cuts: list[int], counts: Whole, settings: TreeSettings) -> tuple[float, float]:
@@ -461,14 +461,14 @@ class TreeLearner:
         hits = float((outputs.argmax(axis=1) == targets).mean()) if self.table.schema.classes else None
         own = {name: metric(outputs, targets) for name, metric in self.metrics.items()}
         ends = {ACCURACY.name: None if hits is None else wilson(hits, len(targets))}
-        ends |= {name: one.interval(outputs, targets) for name, one in self.metrics.items() if one.interval}
+        ends |= {name: metric.interval(outputs, targets) for name, metric in self.metrics.items() if metric.interval}
         loss = BUILT_IN["log_loss"](outputs, targets) if hits is not None else BUILT_IN["rmse"](outputs, targets) ** 2
         return Score(
             accuracy=hits if hits is not None else own.get(ACCURACY.name),
             loss=loss,
             samples=len(targets),
             metrics=own,
-            intervals={name: one for name, one in ends.items() if one is not None and all(map(math.isfinite, one))},
+            intervals={name: span for name, span in ends.items() if span is not None and all(map(math.isfinite, span))},
         )
 
     def predictions(self, vector: Vector) -> tuple[Any, Any] | None:  # noqa: ARG002 - as above

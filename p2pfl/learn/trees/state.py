@@ -60,10 +60,10 @@ def exp(values: Floats) -> Floats:
     values = np.clip(values, -FURTHEST, FURTHEST)
     whole = np.rint(values * (1.0 / LN2_HIGH))
     rest = values - whole * LN2_HIGH - whole * LN2_LOW
-    found = np.full_like(rest, TERMS[-1])
+    series = np.full_like(rest, TERMS[-1])
     for term in reversed(TERMS[:-1]):
-        found = found * rest + term
-    return np.ldexp(found, whole.astype(np.int32))
+        series = series * rest + term
+    return np.ldexp(series, whole.astype(np.int32))
 
 
 def log(value: float) -> float:
@@ -87,23 +87,23 @@ def gradients(objective: Objective, margins: Floats, targets: Floats) -> tuple[F
     if objective == "squared":
         most = 2.0**CLIP_BITS
         return np.clip(margins - targets, -most, most), np.ones_like(margins)
-    found = shares(margins)
+    chances = shares(margins)
     is_class = targets == (np.arange(len(margins))[:, None] if objective == "softmax" else 1.0)
     factor = 2.0 if objective == "softmax" else 1.0
-    return found - is_class, np.maximum(factor * found * (1.0 - found), SMALLEST)
+    return chances - is_class, np.maximum(factor * chances * (1.0 - chances), SMALLEST)
 
 
 def losses(objective: Objective, margins: Floats, targets: Floats) -> Floats:
     """Return the loss (n,) of each row, clipped."""
     if objective == "squared":
-        found: Floats = (margins[0] - targets) ** 2
+        raw: Floats = (margins[0] - targets) ** 2
     elif objective == "logistic":
-        found = np.logaddexp(0.0, np.where(targets == 1.0, -margins[0], margins[0]))
+        raw = np.logaddexp(0.0, np.where(targets == 1.0, -margins[0], margins[0]))
     else:
         own = margins[targets.astype(np.int64), np.arange(len(targets))]
         top = margins.max(axis=0)
-        found = np.log(np.exp(margins - top).sum(axis=0)) + top - own
-    return np.asarray(np.minimum(found, 2.0 ** LOSS_BITS[objective]), np.float64)
+        raw = np.log(np.exp(margins - top).sum(axis=0)) + top - own
+    return np.asarray(np.minimum(raw, 2.0 ** LOSS_BITS[objective]), np.float64)
 
 
 def in_steps(values: Floats, bits: int) -> Floats:
@@ -134,8 +134,8 @@ def base_margins(settings: TreeSettings, class_counts: Sequence[int], weights: S
     """Return the margins of a model without trees: the logarithms of the classes' weighted shares."""
     mass = [count * weight for count, weight in zip(class_counts, weights, strict=True)]
     total = math.fsum(mass)
-    found = [log(max(each / total, SMALLEST)) for each in mass]
-    return found if settings.objective == "softmax" else [found[1] - found[0]]
+    logs = [log(max(each / total, SMALLEST)) for each in mass]
+    return logs if settings.objective == "softmax" else [logs[1] - logs[0]]
 
 
 FORMAT = 1
@@ -234,15 +234,15 @@ class GrowthState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def unpack(cls, packed: bytes | memoryview, rounds: Sequence[list[DecisionTree]] | None = None) -> GrowthState:
         """Read what `pack` has made; `rounds` take the place of those in it. Raises ValueError: this is no state."""
         try:
-            found = msgspec.msgpack.decode(packed, type=cls)
+            state = msgspec.msgpack.decode(packed, type=cls)
         except UNREADABLE as error:
             raise ValueError(f"no state of trees: {error}") from None
-        if found.format != FORMAT:
-            raise ValueError(f"a state of format {found.format}: known is {FORMAT}")
+        if state.format != FORMAT:
+            raise ValueError(f"a state of format {state.format}: known is {FORMAT}")
         if rounds is not None:
-            found.rounds = list(rounds)
-        found.check()
-        return found
+            state.rounds = list(rounds)
+        state.check()
+        return state
 
     def check(self) -> None:
         """Raises ValueError: it contradicts itself, or no sums lead to it."""
@@ -328,23 +328,23 @@ class SiteRows:
         cells, targets = self._cells[:, : self.trained], self._targets[: self.trained]
         settings = state.settings
         columns = list(cells[: len(state.cuts) - (settings.objective == "squared")])
-        found = {}
+        arrays = {}
         if settings.objective == "squared":
             columns.append(as_cells(targets))
             scaled = np.clip((targets - state.target.center) / state.target.scale, -(2.0**CLIP_BITS), 2.0**CLIP_BITS)
             total = in_steps(scaled, BITS - CLIP_BITS).sum()
-            found["targets"] = np.array([total, len(targets)]).astype(np.int64)
+            arrays["targets"] = np.array([total, len(targets)]).astype(np.int64)
         else:
-            found["targets"] = np.bincount(targets.astype(np.int64), minlength=settings.classes).astype(np.int64)
+            arrays["targets"] = np.bincount(targets.astype(np.int64), minlength=settings.classes).astype(np.int64)
         counts = [counted(values, cuts) for values, cuts in zip(columns, state.cuts, strict=True)]
-        return found | {"buckets": np.concatenate([np.zeros(0, np.int64), *counts])}
+        return arrays | {"buckets": np.concatenate([np.zeros(0, np.int64), *counts])}
 
     def losses(self, state: GrowthState) -> Whole:
         """Return sum and number of the losses (4,) of the rows trained on, and of those held out."""
         self._catch_up(state)
         objective = state.settings.objective
-        found = in_steps(losses(objective, self._margins, self._scaled), BITS - LOSS_BITS[objective])
-        parts = found[: self.trained], found[self.trained :]
+        steps = in_steps(losses(objective, self._margins, self._scaled), BITS - LOSS_BITS[objective])
+        parts = steps[: self.trained], steps[self.trained :]
         return np.array([each for part in parts for each in (part.sum(), len(part))]).astype(np.int64)
 
     def histograms(self, state: GrowthState, grid: BinGrid, leaves: Leaves) -> Whole:
@@ -361,17 +361,17 @@ class SiteRows:
 
     def _fill(self, output: int, tree: DecisionTree, nodes: Sequence[int], width: int) -> None:
         """Compute the histograms of nodes; of two siblings the one with more rows is what the other one leaves."""
-        wanted = [node for node in nodes if (output, node) not in self._here]
+        missing = [node for node in nodes if (output, node) not in self._here]
         rows = np.bincount(self._places[output][: self.trained], minlength=len(tree) + 1)
         parents = {left: parent for parent, left in enumerate(tree.lefts) if tree.columns[parent] != LEAF}
         rest: dict[int, tuple[int, int]] = {}
         for left, parent in parents.items():
-            if left in wanted and left + 1 in wanted and (output, parent) in self._above:
+            if left in missing and left + 1 in missing and (output, parent) in self._above:
                 more, less = (left, left + 1) if rows[left] > rows[left + 1] else (left + 1, left)
                 rest[more] = parent, less
-        direct = [node for node in wanted if node not in rest]
-        for node, found in zip(direct, self._count(output, direct, len(rows), width), strict=True):
-            self._here[output, node] = found
+        direct = [node for node in missing if node not in rest]
+        for node, histogram in zip(direct, self._count(output, direct, len(rows), width), strict=True):
+            self._here[output, node] = histogram
         for node, (parent, sibling) in rest.items():
             self._here[output, node] = self._above[output, parent] - self._here[output, sibling]
 
@@ -383,13 +383,13 @@ class SiteRows:
         rows = np.flatnonzero(slots >= 0)
         first = slots[rows] * width
         weights = [steps[output, rows] for steps in self._steps]
-        found = np.empty((3, len(nodes), len(self._codes), width))
+        sums = np.empty((3, len(nodes), len(self._codes), width))
         for column, codes in enumerate(self._codes):
             at = first + codes[rows]
             for place, weight in enumerate((*weights, None)):
                 counts = np.bincount(at, weight, len(nodes) * width)
-                found[place, :, column] = counts.reshape(len(nodes), width)
-        return [found[:, slot] for slot in range(len(nodes))]
+                sums[place, :, column] = counts.reshape(len(nodes), width)
+        return [sums[:, slot] for slot in range(len(nodes))]
 
     def _catch_up(self, state: GrowthState) -> None:
         """Bring margins and places to the state's trees."""

@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-LIMBS, LIMB_BITS, UNIT_BITS = 24, 32, 256
-MOST = 2.0 ** (LIMBS * LIMB_BITS - UNIT_BITS)
+EXACT_DIGITS, DIGIT_BITS, UNIT_BITS = 24, 32, 256
+MOST = 2.0 ** (EXACT_DIGITS * DIGIT_BITS - UNIT_BITS)
 
 
-def limbs_of(value: float) -> NDArray[np.int64]:
-    """Return the digits (LIMBS,) of a number. Raises ValueError: it is not finite, or its size is above 2^512."""
+def exact_digits(value: float) -> NDArray[np.int64]:
+    """Return the digits (EXACT_DIGITS,) of a number. Raises ValueError: it is not finite, or above 2^512 in size."""
     if not (math.isfinite(value) and abs(value) < MOST):
         raise ValueError(f"{value:g} cannot be summed: allowed are finite numbers up to {MOST:.3g}")
     whole = round(Fraction(abs(value)) * 2**UNIT_BITS)
-    sign = -1 if value < 0 else 1
-    return np.array([sign * (whole >> LIMB_BITS * place & (2**LIMB_BITS - 1)) for place in range(LIMBS)], np.int64)
+    sign, mask = -1 if value < 0 else 1, 2**DIGIT_BITS - 1
+    return np.array([sign * (whole >> DIGIT_BITS * place & mask) for place in range(EXACT_DIGITS)], np.int64)
 
 
-def value_of(limbs: Iterable[int]) -> float:
-    """Return the number, correctly rounded, that digits or sums of digits (LIMBS,) stand for."""
-    whole = sum(int(limb) << LIMB_BITS * place for place, limb in enumerate(limbs))
+def exact_value(digits: Iterable[int]) -> float:
+    """Return the number, correctly rounded, that digits or sums of digits (EXACT_DIGITS,) stand for."""
+    whole = sum(int(digit) << DIGIT_BITS * place for place, digit in enumerate(digits))
     return float(Fraction(whole, 2**UNIT_BITS))
 
 

@@ -77,7 +77,7 @@ class OpenPlan:
 
 @pytest.fixture
 def _unaccounted(monkeypatch):
-    monkeypatch.setattr("p2pfl.features.privacy.findings.plan_of", lambda *_: OpenPlan())
+    monkeypatch.setattr("p2pfl.features.privacy.checks.plan_of", lambda *_: OpenPlan())
 
 
 def leave_state(folder, **changes):

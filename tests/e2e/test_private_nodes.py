@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from p2pfl.config import load_config
-from p2pfl.features.privacy import purses
+from p2pfl.features.privacy import node_budgets
 from p2pfl.node import replay
 from p2pfl.storage import peek
 
@@ -50,9 +50,9 @@ def p2pfl(*arguments):
 def spent(field, name):
     """Rounds paid for, rounds in the model, and epsilon, by what is on disk."""
     federation = load_config(field.folder)
-    (purse,) = purses(federation, [name])
-    paid = sum(one.steps for one in purse.ledger.spent)
-    return paid // STEPS, replay(peek(field.state(name))).rounds, purse.epsilon
+    (budget,) = node_budgets(federation, [name])
+    paid = sum(one.steps for one in budget.ledger.spent)
+    return paid // STEPS, replay(peek(field.state(name))).rounds, budget.epsilon
 
 
 def test_a_node_killed_with_9_whose_log_is_cut_never_forgets_and_never_exceeds_its_budget(tmp_path):

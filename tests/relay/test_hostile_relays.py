@@ -225,7 +225,7 @@ async def test_visits_through_one_relay_are_bounded_in_all_and_for_each_member()
         count = 0
         for _ in range(times):
             try:
-                limits.count_visit(key, 0.0)
+                limits.count_control(key, 0.0)
             except relay_link.PeerFault:
                 continue
             count += 1

@@ -15,7 +15,7 @@ import pytest
 from p2pfl.cli.main import main
 from p2pfl.config import NETWORK, federation_id, federation_mistakes, load_config, load_node, realm_of
 from p2pfl.features.members import Delivery
-from p2pfl.features.relay import RelayCheck, RelayFeature, RelayLink, Relays, Sheet, read_token, sheet_here
+from p2pfl.features.relay import Credentials, RelayCheck, RelayFeature, RelayLink, Relays, credentials_here, read_token
 from p2pfl.net import Limits
 from p2pfl.node import Inspected
 
@@ -74,7 +74,7 @@ def test_a_new_federation_with_an_admin_key_has_tickets_and_nothing_more_to_type
     federation = load_config("ward")
     assert federation.relays == (URL,)
     assert [member.address for member in federation.members] == [None, None]
-    assert all(sheet_here(federation).ticket_of(member.key).is_genuine() for member in federation.members)
+    assert all(credentials_here(federation).ticket_of(member.key).is_genuine() for member in federation.members)
     assert load_node("ward/lab", federation).relays == (URL,)
     assert findings() == ([], [])
 
@@ -107,12 +107,12 @@ def test_relays_may_differ_between_nodes_and_a_node_may_add_its_own(p2pfl, tmp_p
 def test_tickets_are_renewed_with_the_members_and_check_says_when_they_end(p2pfl, monkeypatch):
     p2pfl("new", "ward", "--nodes", "clinic,lab,third", "--task", "digits", "--admin", "--relay", URL)
     assert p2pfl("member", "remove", "ward", "third", "--offline")[0] == 0
-    before = sheet_here(load_config("ward"))
+    before = credentials_here(load_config("ward"))
     assert len(before.rows) == 2 * 96
     code, _, err = p2pfl("member", "hand", "ward", "--offline")
     assert code == 0
     assert "2 tickets for a year" in err
-    assert sheet_here(load_config("ward")).head.issued > before.head.issued
+    assert credentials_here(load_config("ward")).head.issued > before.head.issued
     monkeypatch.setattr("p2pfl.features.relay.feature.seconds_now", lambda: time.time() + 350 * 86_400)
     assert "the ticket of clinic expires at" in findings()[1][0]
     monkeypatch.setattr("p2pfl.features.relay.feature.seconds_now", lambda: time.time() + 400 * 86_400)
@@ -144,7 +144,7 @@ def test_tickets_are_for_the_members_that_the_nodes_know_even_if_another_admin_r
     code, _, err = p2pfl("member", "hand", "ward")
     assert (code, "2 tickets" in err) == (0, True)
     federation = load_config("other")
-    (sheet,) = (Sheet.unpack(raw, realm=realm_of(federation), admin=federation.admin) for raw in handed)
+    (sheet,) = (Credentials.unpack(raw, realm=realm_of(federation), admin=federation.admin) for raw in handed)
     assert sheet.head.removed == tuple(one.key for one in federation.members if one.name == "third")
 
 

@@ -26,16 +26,16 @@ from p2pfl.features.relay import (
     MOST_REMOVED,
     TICKET_LOOK_S,
     Admissions,
+    Credentials,
+    CredentialsHead,
+    CredentialsKeeper,
     ListedFederation,
     RelayLink,
-    Sheet,
-    SheetHead,
-    Sheets,
     Ticket,
     TicketAge,
     TicketError,
+    credentials_here,
     register,
-    sheet_here,
     tickets_file,
     write_tickets,
 )
@@ -48,11 +48,11 @@ YEAR_S = 365 * 86_400
 
 def sheet_of(*numbers, removed=(), issued=1_000, until=2**33, admin=ADMIN):
     keys, lost = [key_of(one).public for one in numbers], [key_of(one).public for one in removed]
-    return Sheet.sign(admin, realm=REALM, keys=keys, removed=lost, issued=issued, until=until)
+    return Credentials.sign(admin, realm=REALM, keys=keys, removed=lost, issued=issued, until=until)
 
 
 def opened(raw):
-    return Sheet.unpack(raw, realm=REALM, admin=WARD.admin)
+    return Credentials.unpack(raw, realm=REALM, admin=WARD.admin)
 
 
 def test_a_sheet_has_a_genuine_ticket_for_each_member_and_names_the_removed():
@@ -60,7 +60,7 @@ def test_a_sheet_has_a_genuine_ticket_for_each_member_and_names_the_removed():
     assert found.ticket_of(key_of(1).public).is_genuine()
     assert found.ticket_of(key_of(2).public) is None
     assert found.head.removed == (key_of(2).public,)
-    assert SheetHead.unpack(found.head.packed()) == found.head
+    assert CredentialsHead.unpack(found.head.packed()) == found.head
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_what_no_admin_has_signed_for_this_federation_is_no_sheet(raw):
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_no_sheet(raw):
-    for read in (opened, SheetHead.unpack, lambda raw: opened(b"p2pfl-relay-sheet-1:" + raw)):
+    for read in (opened, CredentialsHead.unpack, lambda raw: opened(b"p2pfl-relay-sheet-1:" + raw)):
         with suppress(TicketError):
             read(raw)
 
@@ -107,13 +107,13 @@ def setup(tmp_path):
 
 
 def sheets_at(setup, on_alarm=None, *, federation=None):
-    return Sheets(federation or setup.federation, setup.node.state_dir, on_alarm)
+    return CredentialsKeeper(federation or setup.federation, setup.node.state_dir, on_alarm)
 
 
 def test_a_file_of_an_admin_is_read_whole_and_the_next_one_is_newer_even_if_the_clock_was_set_back(setup):
     federation = after(setup.federation, first(WARD))
     made = write_tickets(federation, ADMIN, now_s=5_000.0)
-    assert sheet_here(federation) == made
+    assert credentials_here(federation) == made
     removed = after(federation, sign(without_member(federation, "pi2")))
     again = write_tickets(removed, ADMIN, now_s=4_000.0)
     assert (again.head.issued, again.head.removed) == (5_001, (key_of(2).public,))
@@ -121,7 +121,7 @@ def test_a_file_of_an_admin_is_read_whole_and_the_next_one_is_newer_even_if_the_
     assert shelf.ticket(key_of(1).public).until == again.head.until
     file = tickets_file(federation)
     file.write_text("\n".join(line for line in file.read_text("utf-8").splitlines() if "# pi1" not in line), "utf-8")
-    assert sheet_here(federation) is None
+    assert credentials_here(federation) is None
     assert shelf.ticket(key_of(0).public).until == again.head.until, "what was read remains"
 
 

@@ -27,12 +27,12 @@ from p2pfl.features.relay import (
     Registration,
     Ticket,
     TicketError,
+    credentials_here,
     make_token,
     pack_struct,
     read_listed,
     read_token,
     register,
-    sheet_here,
     struct_in,
     token_id,
     unpack,
@@ -117,7 +117,7 @@ def test_a_line_that_is_no_ticket_is_named(tmp_path, line):
     file = tmp_path / "tickets.toml"
     file.write_text(f'tickets = ["{line}"]\n', encoding="utf-8")
     with pytest.raises(UserError, match="not a ticket"):
-        sheet_here(SimpleNamespace(path=tmp_path / "federation.toml"))
+        credentials_here(SimpleNamespace(path=tmp_path / "federation.toml"))
 
 
 def test_a_token_is_made_once_and_only_its_owner_may_read_it(tmp_path):

@@ -64,7 +64,7 @@ def seen(monkeypatch):
         given = await make(rounds)
         if given is not None:
             ledger = rounds._node.thread.engine.state.ledger
-            seen.parts.setdefault(rounds.index, []).append((rounds.course.facts.rounds, given, ledger.steps))
+            seen.parts.setdefault(rounds.index, []).append((rounds.algorithm.facts.rounds, given, ledger.steps))
         return given
 
     async def summed(rounds, label, words, terms):

@@ -124,7 +124,7 @@ async def test_a_node_that_crashes_is_back_with_the_others_and_pays_for_each_par
 ):
     name, after = POINTS[point]
     owner = CommonState if name == "commit" else SumRounds
-    crashed = crash_at(monkeypatch, owner, name, 1, lambda one: one.course.facts.rounds == 2, after=after)
+    crashed = crash_at(monkeypatch, owner, name, 1, lambda one: one.algorithm.facts.rounds == 2, after=after)
     field = shared_ward()
     nodes = start(field)
     await broken_off(nodes[1], crashed)
@@ -146,7 +146,7 @@ async def test_a_crash_while_a_state_is_taken_over_is_repaired_by_fetching_it_ag
     await nodes[1].break_off()
     await nodes[0].until(lambda: nodes[0].rounds >= 4)
     crashed = crash_at(
-        monkeypatch, CommonState, "commit", 1, lambda one: one.course.phase.value == "joining", after=False
+        monkeypatch, CommonState, "commit", 1, lambda one: one.algorithm.phase.value == "joining", after=False
     )
     (again,) = start(field, 1)
     await broken_off(again, crashed)
@@ -164,7 +164,7 @@ async def test_of_three_two_crash_with_a_sum_that_the_third_has_and_it_goes_back
     """All three must be there: it cannot go on alone, and one member's word is not enough for the others."""
     field = shared_ward(3, privacy={"rounds": 20})
     crashes = [
-        crash_at(monkeypatch, CommonState, "commit", index, lambda one: one.course.facts.rounds == 2, after=False)
+        crash_at(monkeypatch, CommonState, "commit", index, lambda one: one.algorithm.facts.rounds == 2, after=False)
         for index in (1, 2)
     ]
     nodes = start(field)
@@ -193,7 +193,7 @@ async def test_with_too_few_nothing_is_learned_one_part_is_paid_for_and_the_miss
 ):
     field = shared_ward()
     crashes = [
-        crash_at(monkeypatch, SumRounds, "_make_part", index, lambda one: one.course.facts.rounds == 1, after=False)
+        crash_at(monkeypatch, SumRounds, "_make_part", index, lambda one: one.algorithm.facts.rounds == 1, after=False)
         for index in (2, 3)
     ]
     nodes = start(field)

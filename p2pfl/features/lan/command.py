@@ -111,7 +111,7 @@ def _print(diagnosis: Diagnosis) -> None:
         click.echo(f"not used: {skipped}")
     click.echo()
     write_rows([_cells(_member_row(diagnosis, patient)) for patient in diagnosis.patients], "table")
-    _print_ways(diagnosis)
+    _print_paths(diagnosis)
     click.echo()
     if not diagnosis.problems:
         click.echo("all is well")
@@ -120,15 +120,15 @@ def _print(diagnosis: Diagnosis) -> None:
         click.echo(printable(f"  what to do: {problem.remedy}"))
 
 
-def _print_ways(diagnosis: Diagnosis) -> None:
+def _print_paths(diagnosis: Diagnosis) -> None:
     """Print each way to each neighbor."""
     others = [patient for patient in diagnosis.patients if not patient.here]
-    if ways := [_way_row(patient.member.name, tried) for patient in others for tried in patient.places]:
+    if paths := [_path_row(patient.member.name, tried) for patient in others for tried in patient.places]:
         click.echo()
-        write_rows(ways, "table")
+        write_rows(paths, "table")
 
 
-def _way_row(name: str, place: AddressTried) -> dict[str, Any]:
+def _path_row(name: str, place: AddressTried) -> dict[str, Any]:
     answer = place.answer
     return {
         "neighbor": name,

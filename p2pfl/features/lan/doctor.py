@@ -69,9 +69,9 @@ class Answer:
     differences: tuple[str, ...] = ()
     """The keys in which its federation file differs."""
     round_trip_s: float | None = None
-    """How long the first answer of the handshake took."""
+    """The time until the first answer of the handshake."""
     remedy: str = ""
-    """What to do if nothing was reached, as far as that is known."""
+    """The advice if nothing was reached, as far as there is one."""
 
 
 class Prober:
@@ -178,7 +178,7 @@ class AddressTried:
 
 @dataclass(slots=True, kw_only=True)
 class Patient:
-    """The findings about one member."""
+    """One member, and all that the doctor has learned about it."""
 
     member: Member
     here: bool
@@ -199,7 +199,7 @@ class Patient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnNode:
-    """What the node that runs here says of its neighbors, by their names."""
+    """The neighbors of the node that runs here, as it reports them, by their names."""
 
     sessions: frozenset[str] = frozenset()
     away: Mapping[str, str] | None = None
@@ -262,7 +262,7 @@ async def examine(
             patient.heard = [
                 service for service in overhearing.announced.values() if member_of(service.name, (prefix,))
             ]
-    await _visit(diagnosis, node)
+    await _probe(diagnosis, node)
     relays = [
         Problem(text=f"{diagnosis.node} is not registered at the relay {url}: {why}", remedy=SEE)
         for url, why in (diagnosis.away or {}).items()
@@ -278,13 +278,13 @@ def _members_to_examine(federation: FederationConfig, node: NodeConfig | None) -
     return [member for member in federation.members if member.index in (own, *federation.neighbors(own))]
 
 
-async def _visit(diagnosis: Diagnosis, node: NodeConfig | None) -> None:
+async def _probe(diagnosis: Diagnosis, node: NodeConfig | None) -> None:
     """Send a query to every address where a member may be, by the way that the node would take."""
     federation = diagnosis.federation
     members, outlet = [member.key for member in federation.members], Outlet() if node is None else outlet_of(node)
     async with Prober(members, visitors_binding(federation), ignored=UNKNOWN_SECTIONS, outlet=outlet) as prober:
 
-        async def visit(patient: Patient, address: Address, text: str, via: list[str]) -> None:
+        async def probe(patient: Patient, address: Address, text: str, via: list[str]) -> None:
             answer, proxy = await prober.ask(address, patient.member.index), outlet.proxies.of(address)
             named = "direct" if {"file", "state"} & set(via) else "hint"
             named = named if proxy is None else f"proxy {proxy}"
@@ -294,7 +294,7 @@ async def _visit(diagnosis: Diagnosis, node: NodeConfig | None) -> None:
             for patient in diagnosis.patients:
                 for text, via in list(_places(patient).items())[:MOST_PLACES]:
                     address = replace(parse_address(text, "address"), direct="file" not in via)
-                    group.create_task(visit(patient, address, text, via))
+                    group.create_task(probe(patient, address, text, via))
     for patient in diagnosis.patients:
         patient.places.sort(key=lambda tried: ("file" not in tried.via, tried.address, tried.way == "direct"))
 

@@ -79,11 +79,11 @@ async def wait_for_charter(
     said, said_at = "", float("-inf")
     while True:
         answers: list[str] = []
-        errand = OneShotClient.of(federation, identity)
+        client = OneShotClient.of(federation, identity)
         nearby = {} if interfaces is None else await find_nearby(federation, named=interfaces)
         for contact in _contacts(federation, invite, nearby, identity.public):
             try:
-                federation = await _ask(federation, errand, contact, folder)
+                federation = await _ask(federation, client, contact, folder)
             except (UnreachableError, CharterError) as error:
                 answers.append(f"{_name_of(federation, contact)} at {contact.address.partition('#')[0]}: {error}")
                 continue
@@ -112,13 +112,13 @@ def _name_of(federation: FederationConfig, contact: Contact) -> str:
     return next((member.name for member in federation.members if member.key == contact.key), "a member of the invite")
 
 
-async def _ask(federation: FederationConfig, errand: OneShotClient, contact: Contact, folder: Path) -> FederationConfig:
+async def _ask(federation: FederationConfig, client: OneShotClient, contact: Contact, folder: Path) -> FederationConfig:
     """Return the federation as of this member's charter, if that is newer; the charter is then on disk too.
 
     Raises UnreachableError; CharterError: the member sent no valid charter.
     """
     version = 0 if federation.edition is None else federation.edition.version
-    raw = await errand.ask(contact.address, contact.key, version)
+    raw = await client.ask(contact.address, contact.key, version)
     charter = None if raw is None else checked(raw, federation)
     if charter is None or charter.edition.version <= version:
         return federation

@@ -79,20 +79,20 @@ def hand_again(path: Path, key_file: Path | None, *, offline: bool) -> bool:
     charter = charter_of(newest) if newest.charter or not has_relays else None
     if charter is not None and newest.edition != here.edition:
         click.echo(f"the nodes have version {charter.version} already: wrote {keep(newest, charter)}", err=True)
-    sheet = _write_tickets(newest, admin) if has_relays else b""
+    credentials = _write_tickets(newest, admin) if has_relays else b""
     if offline:
         return True
-    handed = asyncio.run(hand(newest, charter, admin, nearby, sheet))
+    handed = asyncio.run(hand(newest, charter, admin, nearby, credentials))
     _tell(handed)
     return bool(handed.received_by)
 
 
 def _write_tickets(federation: FederationConfig, admin: Identity) -> bytes:
     """Write tickets for all members; return them in the form in which they are sent."""
-    sheet = write_tickets(federation, admin, now_s=seconds_now())
+    credentials = write_tickets(federation, admin, now_s=seconds_now())
     text = f"wrote {tickets_file(federation)}: {len(federation.present)} tickets for a year"
     click.echo(f"{text}; machines that do not run yet need a copy", err=True)
-    return sheet.packed()
+    return credentials.packed()
 
 
 def remove(path: Path, name: str, key_file: Path | None, *, offline: bool) -> None:
@@ -209,9 +209,9 @@ def sign(opened: OpenFederation, charter: Charter) -> None:
     text = f"version {made.version} of the members: {len(made.present)} of them, {len(made.edges)} edges"
     click.echo(f"{text} (+{came} -{went})", err=True)
     click.echo(f"wrote {members_file(federation)}", err=True)
-    sheet = _write_tickets(amended(federation, made), opened.admin) if federation.relays else b""
+    credentials = _write_tickets(amended(federation, made), opened.admin) if federation.relays else b""
     if not opened.offline:
-        _tell(asyncio.run(hand(federation, made, opened.admin, opened.nearby, sheet)))
+        _tell(asyncio.run(hand(federation, made, opened.admin, opened.nearby, credentials)))
 
 
 def _tell(handed: Delivery) -> None:

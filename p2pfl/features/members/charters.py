@@ -36,7 +36,7 @@ from p2pfl.config.model import Edition, FederationConfig, Member
 from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault, StorageError, UserError
-from p2pfl.features.relay.tickets import SHEET_MAGIC, Sheets
+from p2pfl.features.relay.tickets import CREDENTIALS_MAGIC, CredentialsKeeper
 from p2pfl.net.address import Relayed
 from p2pfl.net.dial_paths import Outlet, outlet_of
 from p2pfl.net.extensions import ExtensionChannel, HandledChannel
@@ -118,11 +118,11 @@ class CharterKeeper:
 
     def bring(self, raw: bytes) -> None:
         """Accept a charter, or tickets, from a visitor, which need not be a member. Raises PeerFault: it is neither."""
-        is_sheet = raw.startswith(SHEET_MAGIC)
+        is_credentials = raw.startswith(CREDENTIALS_MAGIC)
         try:
-            (self._on_tickets if is_sheet else self.offer)(raw)
+            (self._on_tickets if is_credentials else self.offer)(raw)
         except CharterError as error:
-            what = "tickets" if is_sheet else "a charter"
+            what = "tickets" if is_credentials else "a charter"
             raise PeerFault(f"{what} that cannot be accepted: {error}") from None
 
     def left_behind(self, version: int, peer: int | None) -> None:
@@ -288,7 +288,11 @@ class CharterTalk:
     """Exchanges charters with all neighbors, on the event loop. Times are monotonic seconds from `clock`."""
 
     def __init__(
-        self, keeper: CharterKeeper | Sheets, say: Say, clock: Callable[[], float], channel: ExtensionChannel = CHANNEL
+        self,
+        keeper: CharterKeeper | CredentialsKeeper,
+        say: Say,
+        clock: Callable[[], float],
+        channel: ExtensionChannel = CHANNEL,
     ) -> None:
         self.keeper, self.channel = keeper, channel
         keeper.on_taken = self._spread
@@ -421,9 +425,9 @@ async def ask_when_alone(
         quiet_s = quiet_s + pause_s if is_alone() else 0.0
         others = _others(keeper, identity, relays)
         if quiet_s >= alone_s and others:
-            errand = OneShotClient.of(keeper.federation, identity, through)
-            errand = replace(errand, outlet=outlet or errand.outlet, relays=frozenset(relays))
-            await _ask(errand, keeper, *others[turn % len(others)])
+            client = OneShotClient.of(keeper.federation, identity, through)
+            client = replace(client, outlet=outlet or client.outlet, relays=frozenset(relays))
+            await _ask(client, keeper, *others[turn % len(others)])
             turn += 1
 
 
@@ -442,10 +446,10 @@ def _others(keeper: CharterKeeper, identity: Identity, relays: Sequence[str]) ->
     return [(member, where) for member, where in places.items() if where]
 
 
-async def _ask(errand: OneShotClient, keeper: CharterKeeper, member: Member, places: Sequence[str]) -> None:
+async def _ask(client: OneShotClient, keeper: CharterKeeper, member: Member, places: Sequence[str]) -> None:
     for place in places:
         with suppress(UnreachableError, CharterError):
-            raw = await errand.ask(place, member.key, keeper.version)
+            raw = await client.ask(place, member.key, keeper.version)
             if raw is not None:
                 keeper.offer(raw)
             return
@@ -467,7 +471,7 @@ class Members(Attached):
         setup = node.setup()
         self._node = node
         file = setup.node.state_dir / CHARTER_FILE
-        tickets = Sheets(setup.federation, setup.node.state_dir, node.alarm)
+        tickets = CredentialsKeeper(setup.federation, setup.node.state_dir, node.alarm)
         self.door = self.keeper = CharterKeeper(
             setup.federation, file, on_charter=self._follow, on_alarm=node.alarm, on_tickets=tickets.offer
         )

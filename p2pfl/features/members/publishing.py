@@ -239,13 +239,13 @@ async def newest_from(
     """Return the federation as of the newest charter among the first nodes to answer, and the number of answers."""
     version = 0 if federation.edition is None else federation.edition.version
     async with dialing_through(answer_of_admin(federation, admin)) as through:
-        errand = OneShotClient.of(federation, admin, through)
+        client = OneShotClient.of(federation, admin, through)
 
         async def ask(address: str, key: bytes) -> bytes | None:
-            return await errand.ask(address, key, version)
+            return await client.ask(address, key, version)
 
         known = [(member, _places(member, nearby, federation.relays)) for member in federation.present]
-        answers, _ = await _visit(known, ask, enough=ENOUGH)
+        answers, _ = await _reach(known, ask, enough=ENOUGH)
     newest = federation
     for raw in answers.values():
         if raw is not None:
@@ -259,32 +259,32 @@ async def newest_from(
 
 
 async def hand(
-    before: FederationConfig, charter: Charter | None, admin: Identity, nearby: Places = NOWHERE, sheet: bytes = b""
+    before: FederationConfig, charter: Charter | None, admin: Identity, nearby: Places = NOWHERE, tickets: bytes = b""
 ) -> Delivery:
-    """Send the charter to a few members, and to those that it removes; to those that stay also a `sheet` of tickets.
+    """Send the charter to a few members, and to those that it removes; to those that stay also the `tickets`.
 
     If `before` is already the federation as of this charter, removed members are not notified again. Without a charter
-    the sheet is sent alone.
+    the tickets are sent alone.
     """
     handed, after = Delivery(), before.present if charter is None else charter.present
     stays, known = {member.key for member in after}, {member.key for member in before.present}
     removed = [member for member in before.present if member.key not in stays]
     staying = [member for member in after if member.key in known]
     async with dialing_through(answer_of_admin(before, admin)) as through:
-        errand = OneShotClient.of(before, admin, through)
+        client = OneShotClient.of(before, admin, through)
 
         async def bring(address: str, key: bytes) -> int:
             if charter is None:
-                return await errand.bring(address, key, sheet)
-            held = await errand.bring(address, key, charter.packed())
-            if sheet and key in stays:
+                return await client.bring(address, key, tickets)
+            held = await client.bring(address, key, charter.packed())
+            if tickets and key in stays:
                 with suppress(UnreachableError):  # a node of the version before knows no tickets
-                    await errand.bring(address, key, sheet)
+                    await client.bring(address, key, tickets)
             return held
 
         for members, enough in ((staying, ENOUGH), (removed, len(removed))):
             there = [(member, _places(member, nearby, before.relays)) for member in members]
-            answers, failures = await _visit(there, bring, enough=enough)
+            answers, failures = await _reach(there, bring, enough=enough)
             handed.received_by += sorted(answers)
             handed.failed |= failures
             if charter is not None:
@@ -292,7 +292,7 @@ async def hand(
     return handed
 
 
-async def _visit(
+async def _reach(
     known: Sequence[tuple[Member, list[str]]], act: Callable[[str, bytes], Awaitable[Result]], *, enough: int
 ) -> tuple[dict[str, Result], dict[str, str]]:
     """Visit members at their places until there are `enough` answers; return answers and failures by name."""
@@ -300,7 +300,7 @@ async def _visit(
     failures: dict[str, str] = {}
     there = [(member, places) for member, places in known if places][:MOST_TRIES]
 
-    async def visit(member: Member, places: Sequence[str]) -> None:
+    async def reach(member: Member, places: Sequence[str]) -> None:
         reasons: list[str] = []
         for place in places:
             try:
@@ -314,7 +314,7 @@ async def _visit(
 
     for start in range(0, len(there), AT_ONCE):
         if len(answers) < enough:
-            await asyncio.gather(*(visit(member, places) for member, places in there[start : start + AT_ONCE]))
+            await asyncio.gather(*(reach(member, places) for member, places in there[start : start + AT_ONCE]))
     return answers, failures
 
 

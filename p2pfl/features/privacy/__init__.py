@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from p2pfl.console import Command, Group
 
 FEATURE = "p2pfl.features.privacy.budget:PrivacyFeature"
-CHECKS = "p2pfl.features.privacy.findings:PrivacyCheck"
+CHECKS = "p2pfl.features.privacy.checks:PrivacyCheck"
 COMMANDS: Mapping[str, Command] = {
     "privacy": Command(
         "Permit privacy budgets to start, and show what is spent.",
-        "p2pfl.features.privacy.findings:privacy",
+        "p2pfl.features.privacy.checks:privacy",
         Group.RUN,
     ),
 }

@@ -9,7 +9,7 @@ from p2pfl.config.members import in_words
 from p2pfl.console import seconds_now
 from p2pfl.errors import UserError
 from p2pfl.features.relay.link import RelayLink
-from p2pfl.features.relay.tickets import Credentials, Sheets, read_token
+from p2pfl.features.relay.tickets import CredentialsKeeper, RelayAccess, read_token
 from p2pfl.features.relay.transport import ByRelayTransport, through_relays
 from p2pfl.net.transport import MakeTransport
 from p2pfl.node.assembly import Setup
@@ -17,11 +17,11 @@ from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
 from p2pfl.reporting.alarms import LOST, AlarmText
 
 SOON_S = 30 * 86_400
-"""How long before a ticket expires there is an alarm."""
+"""The time before the end of a ticket from which there is an alarm."""
 TICKET_LOOK_S = 60.0
 NONE_LEFT = "no relay is left: "
 PATIENCE_S = 15.0
-"""How long a relay may be away before there is an alarm."""
+"""The time for which a relay may be away before there is an alarm."""
 
 ALARMS: Mapping[str, AlarmText] = {
     "relay-lost": AlarmText(
@@ -56,7 +56,7 @@ class RelayFeature(Feature):
     def check(self, setup: Setup) -> None:
         """Read token and tickets. Raises UserError if they cannot be read, or if this node has neither."""
         if setup.node.relays:
-            Credentials(setup.federation, setup.node, setup.identity).require()
+            RelayAccess(setup.federation, setup.node, setup.identity).require()
 
     def transport(self, setup: Setup, usual: MakeTransport) -> MakeTransport:
         return through_relays(setup.federation, setup.node, setup.identity, usual)
@@ -75,7 +75,7 @@ class Relays(Attached):
         self._begun_at = node.clock()
         self._ticket = TicketAge(node)
         self._suspected: dict[int, tuple[float, str, str]] = {}
-        """Who spoiled the line to a neighbor that is lost: when, the relay's URL, and what is to be said."""
+        """The relay that spoiled the line to a neighbor that is lost: the time, its URL, and the text of the alarm."""
         transport.listen_for_doubts(self._spoiled)
         transport.on_slow = self._slow
 
@@ -145,18 +145,18 @@ class TicketAge:
         setup = node.setup()
         self._node, self._key = node, setup.identity.public
         by_token = setup.node.relay_token is not None
-        self._sheets = None if by_token else Sheets(setup.federation, setup.node.state_dir)
+        self._keeper = None if by_token else CredentialsKeeper(setup.federation, setup.node.state_dir)
         self._looked_at = float("-inf")
         self._said: int | None = None
-        """When the ticket expires about which there is an alarm."""
+        """The end of the ticket about which there is an alarm, in seconds since 1970."""
 
     def look(self) -> None:
         now = self._node.clock()
-        if self._sheets is None or now - self._looked_at < TICKET_LOOK_S:
+        if self._keeper is None or now - self._looked_at < TICKET_LOOK_S:
             return
         self._looked_at = now
         try:
-            ticket = self._sheets.ticket(self._key)
+            ticket = self._keeper.ticket(self._key)
         except UserError:  # said by whoever registers
             return
         until = None if ticket is None or ticket.until - seconds_now() > SOON_S else ticket.until
@@ -173,7 +173,7 @@ class TicketAge:
 
 
 class RelayCheck(Check):
-    """Whether the nodes here have what opens their relays."""
+    """Checks that the nodes here have tickets or a token for their relays."""
 
     def of_files(self, inspected: Inspected) -> None:
         federation = inspected.federation
@@ -182,7 +182,7 @@ class RelayCheck(Check):
                 if node.relays and node.relay_token is not None:
                     read_token(node.relay_token)
                 elif node.relays:
-                    ticket = Sheets(federation, node.state_dir).ticket(federation.members[index].key)
+                    ticket = CredentialsKeeper(federation, node.state_dir).ticket(federation.members[index].key)
                     text, now = f"{node.name} has nothing that opens the relays in [network]", seconds_now()
                     if ticket is not None:
                         ends = "expired" if ticket.until < now else "expires"

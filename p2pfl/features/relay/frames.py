@@ -62,7 +62,7 @@ class FrameKind(IntEnum):
     PONG = 11
     """The payload is that of the ping."""
     REMOVED = 12
-    """The payload is the head of a sheet of tickets, which names removed members."""
+    """The payload is the head of credentials, which names removed members."""
 
 
 class _Reason(IntEnum):
@@ -107,7 +107,7 @@ class Closing(_Reason):
 
 
 class Challenge(Struct, array_like=True, frozen=True):
-    """What a relay says first. `clock_s` is its clock, in seconds since 1970."""
+    """The first message of a relay. `clock_s` is its clock, in seconds since 1970."""
 
     version: int
     nonce: Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -115,7 +115,7 @@ class Challenge(Struct, array_like=True, frozen=True):
     seen: Annotated[str, Meta(max_length=SEEN_BYTES)] = ""
     """The address from which a relay of earlier versions sees the one that it asks; nobody needs it any more."""
     takes_removals: bool = False
-    """True if members may show it sheets, so that it refuses removed members."""
+    """True if members may show it credentials, so that it refuses removed members."""
 
 
 class Registration(Struct, array_like=True, frozen=True):

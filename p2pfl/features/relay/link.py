@@ -1,6 +1,6 @@
 """A member's connection to one relay: it registers, keeps the connection, and carries many lines over it.
 
-A relay may send anything. What it can cost a node is bounded: lines that it opens, visits, and frames of no line.
+A relay may send anything. What it can cost a node is bounded: its lines, control connections, and frames of no line.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ UNTRIED, STOPPED = "no answer yet", "the node stopped"
 UNANSWERED_SHARE = 0.9
 """A relay that has not answered a dial for this share of the time allowed swallows dials: another one may not."""
 FIRST_S = 1.0
-"""How long a dial waits for the first answer of a relay: another one may be faster."""
+"""The longest wait of a dial for the first answer of a relay: another one may be faster."""
 OnDoubt = Callable[["RelayLink", bytes, str], None]
 """Called with a relay, the key of a member, and what was wrong with a line to it."""
 DialUrl = Callable[[str], Awaitable[Line]]
@@ -73,9 +73,9 @@ MOST_CHUNKS = 1 << 15
 """The most chunks that wait to be read, however small they are."""
 DOUBTS_LAST_S = 300.0
 MOST_KEYS = 1024
-"""The most members whose doubts and visits are counted: a relay may make up any number of them."""
+"""The most members whose doubts and control connections are counted: a relay may make up any number of them."""
 CONTROL_PER_S, CONTROL_BURST = 1.0, 32.0
-"""The limit on visits through one relay; each may bring a MiB."""
+"""The limit on control connections through one relay; each may bring a MiB."""
 STRAYS_PER_S, STRAY_BURST = 500.0, 8000.0
 """The limit on frames that belong to no line: an honest relay passes on what was under way when a line ended."""
 
@@ -89,10 +89,10 @@ class RelayLimits:
     def __init__(self, limits: Limits) -> None:
         self._opens = TokenBucket(limits.handshakes_per_s, tokens=limits.handshake_burst, burst=limits.handshake_burst)
         self._strays = TokenBucket(STRAYS_PER_S, tokens=STRAY_BURST, burst=STRAY_BURST)
-        self._visits = TokenBucket(CONTROL_PER_S, tokens=CONTROL_BURST, burst=CONTROL_BURST)
-        self._visits_of: dict[bytes, TokenBucket] = {}
+        self._controls = TokenBucket(CONTROL_PER_S, tokens=CONTROL_BURST, burst=CONTROL_BURST)
+        self._controls_of: dict[bytes, TokenBucket] = {}
         self._doubts: dict[bytes, deque[float]] = {}
-        """When lines to each member were lately spoiled or cut."""
+        """The times at which lines to each member were lately spoiled or cut."""
 
     def doubts(self, key: bytes) -> int:
         """Return how often lines to a member were lately spoiled or cut."""
@@ -106,9 +106,9 @@ class RelayLimits:
         """Count a line that others open; return True if there are no more than all members together would open."""
         return self._opens.take(now) == 0.0
 
-    def count_visit(self, key: bytes, now: float) -> None:
+    def count_control(self, key: bytes, now: float) -> None:
         """Raises PeerFault if the charter cannot have so much news."""
-        if latest(self._visits_of, key, control_bucket, MOST_KEYS).take(now) > 0.0 or self._visits.take(now) > 0.0:
+        if latest(self._controls_of, key, control_bucket, MOST_KEYS).take(now) > 0.0 or self._controls.take(now) > 0.0:
             raise PeerFault("more visits through one relay than the charter can have news for")
 
     def count_stray(self, now: float) -> None:
@@ -206,19 +206,19 @@ class RelayLine(Line):
         await self._turned.wait()
 
 
-class RelayVisit:
-    """A visit through a relay. Only members that the relay has let in can come, so few limits are needed.
+class RelayArrival:
+    """A connection that has come through a relay. Only members that the relay has let in come, so it needs few limits.
 
-    `count_visit` is called, with the time, for a visitor that may have no session.
+    `count_control` is called, with the time, for a control connection, which needs no session.
     """
 
-    def __init__(self, address: str, ends_at: float, count_visit: Callable[[float], None]) -> None:
+    def __init__(self, address: str, ends_at: float, count_control: Callable[[float], None]) -> None:
         self.address, self.ends_at = address, ends_at
-        self._count_visit = count_visit
+        self._count_control = count_control
 
     def advance(self, stage: ConnectionStage) -> None:
         if stage is ConnectionStage.VISITING:
-            self._count_visit(asyncio.get_running_loop().time())
+            self._count_control(asyncio.get_running_loop().time())
 
     def admit(self) -> None:
         """Do nothing: the line may stay."""
@@ -233,14 +233,14 @@ class RefusedByRelayError(GoneError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkParts:
-    """What the links to all relays of one node have in common."""
+    """The parts that the links to all relays of one node have in common."""
 
     dial: DialUrl
     answer: Answer
     limits: Limits
     log: Logger
     removals: Callable[[], bytes] = bytes
-    """Returns the head of the newest sheet of tickets, which names removed members; empty if there is none."""
+    """Returns the head of the newest credentials, which names removed members; empty if there is none."""
     rng: random.Random = field(default_factory=random.Random)
 
 
@@ -452,8 +452,8 @@ class RelayLink:
         line = self._lines[number] = RelayLine(self, number, key)
         line.accepted.set_result(None)
         await self.say(pack(FrameKind.ACCEPT, number))
-        visit = RelayVisit(line.peer_address, now + limits.handshake_s, lambda at: self._limits.count_visit(key, at))
-        if self._meet(line, visit) is None:
+        ends_at, count = now + limits.handshake_s, lambda at: self._limits.count_control(key, at)
+        if self._meet(line, RelayArrival(line.peer_address, ends_at, count)) is None:
             await line.close(limits.close_s)
 
     def _lose(self, why: str) -> None:

@@ -41,7 +41,7 @@ from p2pfl.features.relay.frames import (
 from p2pfl.features.relay.switchboard import QUANTUM_BYTES, TURN_BYTES, Seat, Switchboard
 from p2pfl.features.relay.tickets import (
     MOST_REMOVED,
-    SheetHead,
+    CredentialsHead,
     Ticket,
     TicketError,
     holds_key,
@@ -171,15 +171,15 @@ class Admissions:
         return federation, ticket
 
     def learn(self, federation: ListedFederation, raw: bytes) -> frozenset[bytes]:
-        """Take the head of a sheet from a member; return the keys of removed members that are news.
+        """Take the head of credentials from a member; return the keys of removed members that are news.
 
-        A removal is for good, so it does not matter which of two sheets is newer: the later one may be of another admin
+        A removal is for good, so it does not matter which of two heads is newer: the later one may be of another admin
         who did not know of it. A signer that the relay's file does not list is no fault: that file may be older than
         the nodes'. Raises PeerFault: it is forged.
         """
         known = self._shown.get(federation.name, {})
         try:
-            head = SheetHead.unpack(raw)
+            head = CredentialsHead.unpack(raw)
             news = dict.fromkeys(key for key in head.removed if key not in known)
             if head.signer not in federation.admin or not news:
                 return frozenset()
@@ -201,7 +201,7 @@ class _Guest:
     line: Line
     federation: ListedFederation
     heard_at: float
-    """When the last frame came, on the loop's clock."""
+    """The time of the last frame, on the loop's clock."""
     until: int
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     why: Refusal | None = None
@@ -217,23 +217,23 @@ class RelayServer:
     def __init__(
         self,
         admissions: Admissions,
-        board: Switchboard,
+        switchboard: Switchboard,
         refusals: Refusals,
         *,
         wall_clock: Callable[[], float] = seconds_now,
     ) -> None:
-        self.board = board
+        self.switchboard = switchboard
         self._admissions, self._refusals, self._clock = admissions, refusals, wall_clock
         self._guests: dict[Seat, _Guest] = {}
         self._comes: dict[bytes, TokenBucket] = {}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """Who holds the lock of its federation is read next: members of one federation take turns."""
+        """A member that holds the lock of its federation is read next: members of one federation take turns."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._queued, self._room = asyncio.Event(), asyncio.Event()
 
-    def meet(self, line: Line, visit: Arrival) -> asyncio.Task[None] | None:
-        """Serve a connection: what a transport's `open` is given."""
-        return self._spawn(visit.work(self._serve(line, visit)))
+    def meet(self, line: Line, arrival: Arrival) -> asyncio.Task[None] | None:
+        """Serve a connection; a transport's `open` is given this."""
+        return self._spawn(arrival.work(self._serve(line, arrival)))
 
     async def run(self) -> None:
         """Deliver frames, and end what is silent or has expired, until cancelled."""
@@ -251,37 +251,37 @@ class RelayServer:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _serve(self, line: Line, visit: Arrival) -> None:
+    async def _serve(self, line: Line, arrival: Arrival) -> None:
         try:
-            async with asyncio.timeout_at(visit.ends_at):
-                seat = await self._register(line, visit)
+            async with asyncio.timeout_at(arrival.ends_at):
+                seat = await self._register(line, arrival)
             if seat is not None:
-                visit.admit()
+                arrival.admit()
                 await self._host(seat)
         except TimeoutError:
-            self._refusals.mention(None, "%s did not register in time", visit.address)
+            self._refusals.mention(None, "%s did not register in time", arrival.address)
         except GoneError as gone:
-            self._refusals.mention(None, "%s left: %s", visit.address, gone)
+            self._refusals.mention(None, "%s left: %s", arrival.address, gone)
         except PeerFault as fault:
-            self._refusals.mention(None, "%s: %s", visit.address, fault, level=logging.INFO)
+            self._refusals.mention(None, "%s: %s", arrival.address, fault, level=logging.INFO)
         finally:
             await line.close(CLOSE_S)
 
-    async def _register(self, line: Line, visit: Arrival) -> Seat | None:
+    async def _register(self, line: Line, arrival: Arrival) -> Seat | None:
         """Return the member's seat; None if it is refused, and told why."""
         now_s, nonce = self._clock(), os.urandom(32)
         challenge = Challenge(version=VERSION, nonce=nonce, clock_s=int(now_s), takes_removals=True)
         await line.send(pack_struct(FrameKind.CHALLENGE, challenge))
         registration = struct_in(unpack(await line.receive()), FrameKind.REGISTER, Registration)
-        visit.advance(ConnectionStage.ADDRESSED)
+        arrival.advance(ConnectionStage.ADDRESSED)
         try:
             seat = self._seat(registration, nonce, now_s, line)
         except RefusedError as refused:
-            self._refusals.mention(None, "refused %s: %s", visit.address, refused.reason.name, level=logging.INFO)
+            self._refusals.mention(None, "refused %s: %s", arrival.address, refused.reason.name, level=logging.INFO)
             await line.send(pack_number(FrameKind.REFUSED, 0, refused.reason))
             return None
         try:
-            visit.advance(ConnectionStage.PROVEN)
+            arrival.advance(ConnectionStage.PROVEN)
             await line.send(pack_number(FrameKind.WELCOME, 0, WINDOW_BYTES))
         except BaseException:
             self._leave(seat)
@@ -299,8 +299,8 @@ class RelayServer:
             guest.why = guest.why or why
             guest.ended.set()
 
-        tenant = self.board.tenant(federation.name)
-        seat = self.board.seat(tenant, registration.key, self._wake, end, dialed=dialed)
+        tenant = self.switchboard.tenant(federation.name)
+        seat = self.switchboard.seat(tenant, registration.key, self._wake, end, dialed=dialed)
         if seat is None:
             raise RefusedError(Refusal.FULL)
         self._guests[seat] = guest
@@ -340,10 +340,10 @@ class RelayServer:
             if frame.kind is FrameKind.REMOVED:
                 self._remove(seat, self._admissions.learn(guest.federation, frame.payload))
             else:
-                self.board.receive(seat, frame, guest.heard_at)
-            if self.board.is_waiting:
+                self.switchboard.receive(seat, frame, guest.heard_at)
+            if self.switchboard.is_waiting:
                 self._queued.set()
-            while self.board.is_full(seat):
+            while self.switchboard.is_full(seat):
                 self._room.clear()
                 await self._room.wait()
             taken += len(frame.payload) + TURN_BYTES
@@ -355,7 +355,7 @@ class RelayServer:
     def _remove(self, teller: Seat, keys: frozenset[bytes]) -> None:
         """End the seats of removed members."""
         for seat in [seat for seat in teller.tenant.seats.values() if seat.key in keys]:
-            self.board.leave(seat, Refusal.REMOVED)
+            self.switchboard.leave(seat, Refusal.REMOVED)
 
     def _wake(self, seat: Seat) -> None:
         guest = self._guests.get(seat)
@@ -381,7 +381,7 @@ class RelayServer:
 
     def _leave(self, seat: Seat) -> None:
         if self._guests.pop(seat, None) is not None:
-            self.board.leave(seat)
+            self.switchboard.leave(seat)
             self._queued.set()
             self._room.set()
 
@@ -390,7 +390,7 @@ class RelayServer:
         served = 0
         while True:
             await self._queued.wait()
-            while size := self.board.deliver():
+            while size := self.switchboard.deliver():
                 served += size + TURN_BYTES
                 self._room.set()
                 if served >= QUANTUM_BYTES:
@@ -401,7 +401,7 @@ class RelayServer:
     async def _sweep(self) -> None:
         while True:
             self.end_expired()
-            self.board.relieve()
+            self.switchboard.relieve()
             await asyncio.sleep(SWEEP_S)
 
     def end_expired(self) -> None:

@@ -1,4 +1,4 @@
-"""What a relay does with frames, without sockets or clocks: seats, lines between two seats, credits, and fair turns.
+"""The work of a relay on frames, without sockets or clocks: seats, lines between two seats, credits, and fair turns.
 
 A seat is a registered member. A line joins two seats of one federation once both want it. Each end may send so many
 bytes as the other has given credit for, so what the relay holds for a line is bounded. What members send each other is
@@ -76,7 +76,7 @@ class Seat:
     end: EndSeat
     outbox: deque[_Parcel] = field(default_factory=deque)
     waiting_bytes: int = 0
-    """What is held for this member, here and in the queue."""
+    """The bytes held for this member, here and in the queue."""
     waiting_words: int = 0
     """The frames in the outbox that carry no data."""
     ends: dict[int, LineEnd] = field(default_factory=dict)

@@ -1,12 +1,12 @@
-"""What opens a relay to a member: a ticket signed by an admin key, or a token that all members and the relay share.
+"""Proofs that open a relay to a member: a ticket signed by an admin key, or a token that members and relay share.
 
-A *sheet* is the tickets of all members and the keys of removed ones, signed together. Nodes pass it on as they pass on
-the charter, so that tickets are renewed and removals reach relays without copying. A relay is shown its head alone,
-which names removed members' keys, and neither other members nor addresses. A ticket is no secret: it serves only who
-holds the member's key. A token is a secret, in a file that only its owner can read.
+*Credentials* (a `sheet` on disk and on the wire) are the tickets of all members and the keys of removed ones, signed
+together. Nodes pass them on like the charter, so that tickets are renewed and removals reach relays without copying. A
+relay is shown the head alone, which names removed members' keys, and neither other members nor addresses. A ticket is
+no secret: it serves only who holds the member's key. A token is a secret, in a file that only its owner can read.
 
-`tickets.toml` beside the federation file has the sheet that an admin made here, and may be copied to every machine; the
-one that a node has received is in its state folder.
+`tickets.toml` beside the federation file has the credentials that an admin made here, and may be copied to every
+machine; those that a node has received are in its state folder.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ PREFIX, HEAD_PREFIX = "p2pfl-ticket-1:", "p2pfl-sheet-1:"
 TOKEN_PREFIX = "p2pfl-relay-token-1:"  # noqa: S105 - the beginning of the file, not a secret
 KEY_BYTES, SIGNATURE_BYTES, TOKEN_BYTES, TOKEN_ID_BYTES = 32, 64, 32, 8
 ROW_BYTES = KEY_BYTES + SIGNATURE_BYTES
-SIGNED, SHEET_SIGNED, PROVEN = b"p2pfl-relay-ticket-1\n", b"p2pfl-relay-sheet-1\n", b"p2pfl-relay-member-1\n"
+SIGNED, CREDENTIALS_SIGNED, PROVEN = b"p2pfl-relay-ticket-1\n", b"p2pfl-relay-sheet-1\n", b"p2pfl-relay-member-1\n"
 """Prefixes of what is signed, so that no signature made for another purpose opens a relay or removes a member."""
-SHEET_MAGIC = b"p2pfl-relay-sheet-1:"
-"""What a sheet begins with where charters travel, too."""
+CREDENTIALS_MAGIC = b"p2pfl-relay-sheet-1:"
+"""The beginning of credentials, which travel where charters do."""
 MOST_BYTES = 1 << 20
 MOST_REMOVED = 1500
 """The most removed members that a head names: those with the highest indices."""
 USUAL_S = 365 * 86_400
-"""How long a ticket holds."""
+"""The time for which a ticket holds."""
 MADE_BY = "what `p2pfl member hand` has written"
 ALLOWED_TOKEN = "a file that `p2pfl relay --make-token` has made"  # noqa: S105 - a sentence
 
@@ -68,7 +68,7 @@ _Removed = Annotated[tuple[_Key, ...], Meta(max_length=MOST_REMOVED)]
 
 
 class TicketError(ValueError):
-    """Raised for bytes that are no ticket or no sheet."""
+    """Raised for bytes that are no ticket or no credentials."""
 
 
 def _is_signed(signer: bytes, text: bytes, signature: bytes) -> bool:
@@ -95,7 +95,7 @@ class Ticket:
     key: bytes
     """The member's public key."""
     until: int
-    """When it expires, in seconds since 1970."""
+    """The time at which it expires, in seconds since 1970."""
     signer: bytes
     """The public key of the admin who signed it."""
     signature: bytes = field(default=b"", repr=False)
@@ -127,14 +127,14 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SheetHead:
-    """The signed part of a sheet. `rows` is the digest of the tickets."""
+class CredentialsHead:
+    """The signed part of credentials. `rows` is the digest of the tickets."""
 
     realm: bytes
     issued: int
-    """When it was signed, in seconds since 1970; of two sheets the one with the higher number is newer."""
+    """The time of the signature, in seconds since 1970; of two heads the one with the higher number is newer."""
     until: int
-    """When its tickets expire, in seconds since 1970."""
+    """The time at which the tickets expire, in seconds since 1970."""
     rows: bytes
     removed: tuple[bytes, ...]
     signer: bytes
@@ -159,24 +159,24 @@ class SheetHead:
             raise TicketError("a sheet of another federation")
         if self.signer not in admin:
             raise TicketError("a sheet signed by a key that is not one of federation.admin")
-        if not _is_signed(self.signer, SHEET_SIGNED + self.statement(), self.signature):
+        if not _is_signed(self.signer, CREDENTIALS_SIGNED + self.statement(), self.signature):
             raise TicketError("a sheet that was changed after it was signed")
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class Credentials:
     """Head and tickets, which have its realm, signer and expiry."""
 
-    head: SheetHead
+    head: CredentialsHead
     rows: bytes = field(repr=False)
-    """For each ticket the member's key (32 bytes) and the signature (64 bytes)."""
+    """The member's key (32 bytes) and the signature (64 bytes) of each ticket, one after the other."""
 
     @classmethod
     def sign(
         cls, admin: Identity, *, realm: bytes, keys: Iterable[bytes], removed: Sequence[bytes], issued: int, until: int
     ) -> Self:
         rows = b"".join(Ticket.sign(admin, realm=realm, key=key, until=until).row() for key in keys)
-        unsigned = SheetHead(
+        unsigned = CredentialsHead(
             realm=realm,
             issued=issued,
             until=until,
@@ -184,17 +184,17 @@ class Sheet:
             removed=tuple(removed)[-MOST_REMOVED:],
             signer=admin.public,
         )
-        return cls(replace(unsigned, signature=admin.sign(SHEET_SIGNED + unsigned.statement())), rows)
+        return cls(replace(unsigned, signature=admin.sign(CREDENTIALS_SIGNED + unsigned.statement())), rows)
 
     @classmethod
     def unpack(cls, raw: bytes, *, realm: bytes, admin: Sequence[bytes]) -> Self:
-        """Read and verify a sheet. Raises TicketError: it is none of this federation."""
-        if not raw.startswith(SHEET_MAGIC) or len(raw) > MOST_BYTES:
+        """Read and verify credentials. Raises TicketError: they are none of this federation."""
+        if not raw.startswith(CREDENTIALS_MAGIC) or len(raw) > MOST_BYTES:
             raise TicketError("not a sheet of tickets")
-        head, rows = _decoded(raw[len(SHEET_MAGIC) :], tuple[bytes, bytes], "a sheet of tickets")
-        sheet = cls(SheetHead.unpack(head), rows)
-        sheet.require(realm=realm, admin=admin)
-        return sheet
+        head, rows = _decoded(raw[len(CREDENTIALS_MAGIC) :], tuple[bytes, bytes], "a sheet of tickets")
+        credentials = cls(CredentialsHead.unpack(head), rows)
+        credentials.require(realm=realm, admin=admin)
+        return credentials
 
     def require(self, *, realm: bytes, admin: Sequence[bytes]) -> None:
         """Raises TicketError: it is for another federation, or no admin has signed it."""
@@ -203,7 +203,7 @@ class Sheet:
         self.head.require(realm=realm, admin=admin)
 
     def packed(self) -> bytes:
-        return SHEET_MAGIC + msgspec.msgpack.encode((self.head.packed(), self.rows))
+        return CREDENTIALS_MAGIC + msgspec.msgpack.encode((self.head.packed(), self.rows))
 
     def ticket_of(self, key: bytes) -> Ticket | None:
         """Return the ticket of the member with that key; it is not verified."""
@@ -226,13 +226,13 @@ def tickets_file(federation: FederationConfig) -> Path:
     return federation.path.parent / FILE_NAME
 
 
-def write_tickets(federation: FederationConfig, admin: Identity, *, now_s: float) -> Sheet:
-    """Sign a ticket for each member, write `tickets.toml` atomically, and return its sheet.
+def write_tickets(federation: FederationConfig, admin: Identity, *, now_s: float) -> Credentials:
+    """Sign a ticket for each member, write `tickets.toml` atomically, and return the credentials.
 
-    It is newer than the one that is there, even if the clock was set back.
+    They are newer than those that are there, even if the clock was set back.
     """
-    before, issued = sheet_here(federation), int(now_s)
-    sheet = Sheet.sign(
+    before, issued = credentials_here(federation), int(now_s)
+    credentials = Credentials.sign(
         admin,
         realm=realm_of(federation),
         keys=[member.key for member in federation.present],
@@ -240,12 +240,12 @@ def write_tickets(federation: FederationConfig, admin: Identity, *, now_s: float
         issued=issued if before is None else max(issued, before.head.issued + 1),
         until=issued + USUAL_S,
     )
-    tickets = [(sheet.ticket_of(member.key), member.name) for member in federation.present]
+    tickets = [(credentials.ticket_of(member.key), member.name) for member in federation.present]
     lines = [
         "# Tickets that open relays to members until they expire: `p2pfl member hand` makes new ones. Not secret:",
         "# each serves its member's key alone. Copy this file to every machine, beside federation.toml; nodes that run",
         "# pass later ones on.",
-        f'sheet = "{HEAD_PREFIX}{to_text(sheet.head.packed())}"',
+        f'sheet = "{HEAD_PREFIX}{to_text(credentials.head.packed())}"',
         "tickets = [",
         *(f'  "{PREFIX}{to_text(ticket.packed())}", # {name}' for ticket, name in tickets if ticket is not None),
         "]",
@@ -254,11 +254,11 @@ def write_tickets(federation: FederationConfig, admin: Identity, *, now_s: float
     path = tickets_file(federation)
     replace_file(path, ["\n".join(lines).encode()])
     path.chmod(0o644)  # readable, unlike other files written in this way: nodes run as another user
-    return sheet
+    return credentials
 
 
-def sheet_here(federation: FederationConfig) -> Sheet | None:
-    """Return the sheet in `tickets.toml`; None if there is none, or not the one that an admin of now has signed.
+def credentials_here(federation: FederationConfig) -> Credentials | None:
+    """Return the credentials in `tickets.toml`; None if there are none, or none that an admin of now has signed.
 
     Raises UserError: a line in the file is not what it should be.
     """
@@ -271,49 +271,49 @@ def sheet_here(federation: FederationConfig) -> Sheet | None:
         for line in table.get("tickets", ()):
             rows += Ticket.unpack(from_text(line.removeprefix(PREFIX))).row()
         key, line = "sheet", table.get("sheet", "")
-        head = SheetHead.unpack(from_text(line.removeprefix(HEAD_PREFIX))) if line else None
+        head = CredentialsHead.unpack(from_text(line.removeprefix(HEAD_PREFIX))) if line else None
     except ValueError:
         mistakes.add(f"not a {key.removesuffix('s')}", key, line[:60], MADE_BY)
     for mistake in mistakes.found:
         raise mistake
     with suppress(TicketError):
         if head is not None:
-            sheet = Sheet(head, rows)
-            sheet.require(realm=realm_of(federation), admin=federation.admin)
-            return sheet
+            credentials = Credentials(head, rows)
+            credentials.require(realm=realm_of(federation), admin=federation.admin)
+            return credentials
     return None
 
 
-class Sheets:
-    """The sheets on one machine, for one node: read anew when a file has changed.
+class CredentialsKeeper:
+    """The credentials on one machine, for one node: read anew when a file has changed.
 
-    To its neighbors a node says which one it has in the words of a charter: `issued` is its version.
+    To its neighbors a node says which ones it has in the words of a charter: `issued` is its version.
     """
 
     def __init__(self, federation: FederationConfig, state_dir: Path, on_alarm: OnAlarm | None = None) -> None:
         self._federation, self._files = federation, (tickets_file(federation), state_dir / KEPT_NAME)
         self._alarm = on_alarm
         self.on_taken: Callable[[], object] = lambda: None
-        """Called when a newer sheet has been accepted and is on disk."""
+        """Called when newer credentials have been accepted and are on disk."""
         self._state: object = None
         self._damage: UserError | None = None
-        self._newest: Sheet | None = None
+        self._newest: Credentials | None = None
         self._unsaved = b""
 
-    def sheet(self) -> Sheet | None:
-        """Return the newest sheet; a damaged `tickets.toml` has none, which `ticket` says."""
+    def credentials(self) -> Credentials | None:
+        """Return the newest credentials; a damaged `tickets.toml` has none, which `ticket` says."""
         state = [_state_of(file) for file in self._files]
         if state != self._state:
             self._state, self._damage, here = state, None, None
             try:
-                here = sheet_here(self._federation)
+                here = credentials_here(self._federation)
             except UserError as error:
                 self._damage = error
             self._newest = max((self._newest, here, self._kept()), key=_edition)
         return self._newest
 
-    def _kept(self) -> Sheet | None:
-        """Return the sheet that the node has received; None, with a log line if it is damaged: neighbors have it."""
+    def _kept(self) -> Credentials | None:
+        """Return the received credentials; None, with a log line if they are damaged: neighbors have them."""
         try:
             with self._files[1].open("rb") as content:
                 return self._opened(content.read(MOST_BYTES + 1))
@@ -323,25 +323,25 @@ class Sheets:
             log.warning("%s: the kept tickets cannot be used: %s", self._files[1], error)
             return None
 
-    def _opened(self, raw: bytes) -> Sheet:
-        return Sheet.unpack(raw, realm=realm_of(self._federation), admin=self._federation.admin)
+    def _opened(self, raw: bytes) -> Credentials:
+        return Credentials.unpack(raw, realm=realm_of(self._federation), admin=self._federation.admin)
 
     def head(self) -> bytes:
-        """Return the head of the newest sheet, packed; empty if there is none."""
-        sheet = self.sheet()
-        return b"" if sheet is None else sheet.head.packed()
+        """Return the head of the newest credentials, packed; empty if there are none."""
+        credentials = self.credentials()
+        return b"" if credentials is None else credentials.head.packed()
 
     def ticket(self, key: bytes) -> Ticket | None:
         """Return the genuine ticket of that member. Raises UserError: `tickets.toml` is damaged."""
-        sheet = self.sheet()
+        credentials = self.credentials()
         if self._damage is not None:
             raise self._damage
-        ticket = None if sheet is None else sheet.ticket_of(key)
+        ticket = None if credentials is None else credentials.ticket_of(key)
         return ticket if ticket is not None and ticket.is_genuine() else None
 
     @property
     def edition(self) -> Edition:
-        return _edition(self.sheet())
+        return _edition(self.credentials())
 
     @property
     def version(self) -> int:
@@ -349,27 +349,27 @@ class Sheets:
 
     @property
     def packed(self) -> bytes:
-        sheet = self.sheet()
-        return b"" if sheet is None else sheet.packed()
+        credentials = self.credentials()
+        return b"" if credentials is None else credentials.packed()
 
     def wants(self, theirs: Edition) -> bool:
-        """Return True if a sheet is worth asking for."""
+        """Return True if a neighbor's credentials are worth asking for."""
         return theirs > self.edition
 
     def offer(self, raw: bytes, peer: int | None = None) -> None:  # noqa: ARG002 - whoever brings it
-        """Accept a sheet if it is newer and signed by an admin. Raises CharterError: it cannot be accepted."""
+        """Accept newer credentials, signed by an admin. Raises CharterError: they cannot be accepted."""
         try:
-            sheet = self._opened(raw)
+            credentials = self._opened(raw)
         except TicketError as error:
             raise CharterError(str(error)) from None
-        if _edition(sheet) > self.edition:
-            self._newest, self._unsaved = sheet, raw
+        if _edition(credentials) > self.edition:
+            self._newest, self._unsaved = credentials, raw
             self.save()
             notice.info("new tickets for relays")
             self.on_taken()
 
     def save(self) -> None:
-        """Make the newest sheet durable, if it is not yet; the next call tries again."""
+        """Make the newest credentials durable, if they are not yet; the next call tries again."""
         if self._unsaved:
             try:
                 replace_file(self._files[1], [self._unsaved])
@@ -380,12 +380,12 @@ class Sheets:
                 self._unsaved = b""
 
     def report_missing(self, peer: int, version: int, why: str) -> None:
-        """Record that a neighbor does not send the sheet that it claims to have."""
+        """Record that a neighbor does not send the credentials that it claims to have."""
         log.info("neighbor %d says that it has newer tickets (%d), %s", peer, version, why)
 
 
-def _edition(sheet: Sheet | None) -> Edition:
-    return NONE if sheet is None else Edition(sheet.head.issued, sheet.head.rows)
+def _edition(credentials: Credentials | None) -> Edition:
+    return NONE if credentials is None else Edition(credentials.head.issued, credentials.head.rows)
 
 
 def _state_of(path: Path) -> tuple[int, int, int] | None:
@@ -442,12 +442,12 @@ def from_text(text: str) -> bytes:
 # -- registration -----------------------------------------------------------------------------------------------------
 
 
-class Credentials:
-    """What opens relays to one node. New tickets need no restart: the newest is used at the next registration."""
+class RelayAccess:
+    """The right of one node to use relays. New tickets need no restart: the newest is used at the next registration."""
 
     def __init__(self, federation: FederationConfig, node: NodeConfig, identity: Identity) -> None:
         self._federation, self._node, self._identity = federation, node, identity
-        self.sheets = Sheets(federation, node.state_dir)
+        self.keeper = CredentialsKeeper(federation, node.state_dir)
 
     def answer(self, relay: str, challenge: Challenge) -> Registration:
         """Answer the challenge of a relay. Raises UserError: this node has neither token nor ticket."""
@@ -458,7 +458,7 @@ class Credentials:
         """Return ticket and token, one of them empty. Raises UserError: this node has neither."""
         if self._node.relay_token is not None:
             return b"", read_token(self._node.relay_token)
-        ticket = self.sheets.ticket(self._identity.public)
+        ticket = self.keeper.ticket(self._identity.public)
         if ticket is not None:
             return ticket.packed(), b""
         if not self._federation.admin:
@@ -508,7 +508,7 @@ def _proven_by(registration: Registration, nonce: bytes) -> bytes:
 
 
 def _proven(relay: str, nonce: bytes, key: bytes, ticket: bytes, named: bytes) -> bytes:
-    """Return what is signed."""
+    """Return the bytes that are signed."""
     content = msgspec.msgpack.encode((relay, nonce, key, ticket, named))
     return PROVEN + hashlib.blake2b(content, digest_size=32, person=b"p2pfl-relay-reg").digest()
 

@@ -16,7 +16,7 @@ from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.features.relay.frames import Challenge, Registration
 from p2pfl.features.relay.link import Answer, LinkParts, OnDoubt, RelayLink
-from p2pfl.features.relay.tickets import Credentials, Ticket, register
+from p2pfl.features.relay.tickets import RelayAccess, Ticket, register
 from p2pfl.net.address import Address, DialPath, Relayed, parse_address
 from p2pfl.net.dial_paths import DialError, Outlet, UnreachedError, outlet_of
 from p2pfl.net.limits import Limits
@@ -28,11 +28,11 @@ CLEARLY, CLEARLY_S, LASTING_LOOKS = 0.7, 0.01, 3
 so many looks in a row: else it would move to and fro.
 """
 REMEMBERED_S, TRIED_S = 3600.0, 300.0
-"""How long counts what exchanges took through a relay, and that it was tried, as long as it has carried none."""
+"""The time for which a measured exchange through a relay counts, and a trial of a relay that has carried none."""
 FAR, FAR_S = 3.0, 0.2
 """There is an alarm about a relay through which exchanges took so many times as long, and so much longer."""
 ADMIN_TICKET_S = 3600
-"""How long the ticket holds that an admin signs for itself."""
+"""The time for which the ticket holds that an admin signs for itself."""
 
 
 class ByRelayTransport:
@@ -44,9 +44,9 @@ class ByRelayTransport:
         self.relays = tuple(relays)
         self._direct, self._at_end = direct, at_end
         self._took: dict[tuple[str, bytes], tuple[float, float]] = {}
-        """What an exchange took through a relay, and until when that counts, by the relay's URL and a member's key."""
+        """The time of an exchange through a relay, and until when it counts, by the relay's URL and a member's key."""
         self._looks: dict[bytes, int] = {}
-        """In how many looks in a row another relay was better than the one in use, by the member's key."""
+        """The number of looks in a row in which another relay was better than the one in use, by the member's key."""
         self._left: dict[bytes, tuple[str, float]] = {}
         """The relay from which an edge moves and what an exchange took there, until another one shows what it takes."""
         self.on_slow: Callable[[str, bytes, str], None] = lambda *_: None
@@ -149,11 +149,11 @@ def through_relays(
         return usual
 
     def make(limits: Limits, refusals: Refusals, log: Logger) -> Transport:
-        dialing, credentials = RelayDialing(outlet_of(node)), Credentials(federation, node, identity)
+        dialing, access = RelayDialing(outlet_of(node)), RelayAccess(federation, node, identity)
         parts = LinkParts(
             dial=dialing.dial,
-            answer=credentials.answer,
-            removals=credentials.sheets.head,
+            answer=access.answer,
+            removals=access.keeper.head,
             limits=limits,
             log=log,
             rng=random.Random(),  # jitter for dialing
@@ -184,7 +184,7 @@ async def dialing_through(answer: Answer, outlet: Outlet | None = None) -> Async
         if url not in links:
             log = getLogger("p2pfl.net")
             links[url] = RelayLink(url, LinkParts(dial=dialing.dial, answer=answer, limits=Limits(), log=log))
-            tasks.append(asyncio.get_running_loop().create_task(links[url].keep(lambda line, visit: None)))  # noqa: ARG005 - nobody dials it
+            tasks.append(asyncio.get_running_loop().create_task(links[url].keep(lambda line, arrival: None)))  # noqa: ARG005 - nobody dials it
         return await links[url].dial(key)
 
     try:

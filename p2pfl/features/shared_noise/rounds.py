@@ -146,19 +146,19 @@ class Given:
 class SumRounds(RoundsInStep):
     """The rounds of one node."""
 
-    def __init__(self, node: NodeView, course: SummedRounds, shared: SharedRounds) -> None:
+    def __init__(self, node: NodeView, algorithm: SummedRounds, shared: SharedRounds) -> None:
         setup = node.setup()
         federation, privacy = setup.federation, setup.federation.privacy
         assert privacy is not None  # noqa: S101 - the learner would have no shared rounds
         self.shared = shared
         self.least = privacy.least_of(len(federation.present))
         self._alike = NoiseState(shared, setup.node.state_dir, setup.learner.size)
-        super().__init__(node, course, self._alike, colluders=privacy.colluders, least=self.least)
+        super().__init__(node, algorithm, self._alike, colluders=privacy.colluders, least=self.least)
         self._given: Given | None = None
 
     @property
     def sums_in_all(self) -> int:
-        return self._alike.sums_after(self.course.settings.rounds or 0)
+        return self._alike.sums_after(self.algorithm.settings.rounds or 0)
 
     def was_refused(self, ended: Refused) -> None:
         if self.talk.was_signed or ended.is_out:
@@ -175,10 +175,10 @@ class SumRounds(RoundsInStep):
 
     async def _count_rows(self) -> None:
         """Learn how many rows all nodes have together, and of none how many it has."""
-        self.course.phase = Phase.JOINING
+        self.algorithm.phase = Phase.JOINING
         # A number drawn anew beside them: rows are public, so that what is left of a refused sum may be summed again.
         salt = int.from_bytes(os.urandom(4), "little")
-        samples = np.array([self.course.facts.samples, salt], "<u8")
+        samples = np.array([self.algorithm.facts.samples, salt], "<u8")
         numbers = WholeNumbers(low=0, high=MOST_ROWS, members=self.members, shapes={"rows": (2,)})
         done = await self.sum("rows", samples, numbers.terms("rows of all nodes"))
         if done is None:
@@ -202,8 +202,8 @@ class SumRounds(RoundsInStep):
         if given is None:
             await self.state.rest()
             return
-        self.course.phase = Phase.WAITING if self.state.has_rested_long else Phase.TRAINING
-        label = f"round {self.course.facts.rounds + 1}"
+        self.algorithm.phase = Phase.WAITING if self.state.has_rested_long else Phase.TRAINING
+        label = f"round {self.algorithm.facts.rounds + 1}"
         done = await self.sum(label, given.words, self.terms_from(given.place))
         if done is None:
             await self.state.rest()
@@ -214,7 +214,7 @@ class SumRounds(RoundsInStep):
             return
         self.state.rested()
         before = self.shared.common
-        model = self.shared.next_model(given.start, done.total, len(done.members), self.course.facts.rounds)
+        model = self.shared.next_model(given.start, done.total, len(done.members), self.algorithm.facts.rounds)
         if not await self.state.commit(given.start, replace(given.local, vector=model)):
             self.shared.common = before
         await self.state.tell()

@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.learn.figures import limbs_of, value_of
+from p2pfl.learn.figures import exact_digits, exact_value
 from p2pfl.learn.table.schema import Schema
 from p2pfl.learn.trees.forest import FINENESS, as_cells, counted, divided, edges_of, first_cuts, keys_of, number_of
 
@@ -427,16 +427,16 @@ class SiteSums:
         return {name: _and_sites(table) for name, table in tables.items()}
 
     def sums(self, spreads: Sequence[_Spread]) -> Arrays:
-        """Return `sums` (spreads, LIMBS), and the first buckets."""
+        """Return `sums` (spreads, EXACT_DIGITS), and the first buckets."""
         values = list(self._known(spreads))
-        sums = np.stack([limbs_of(math.fsum(numbers)) for numbers in values])
+        sums = np.stack([exact_digits(math.fsum(numbers)) for numbers in values])
         return {"sums": sums} | self._buckets(values, spreads)
 
     def squares(self, spreads: Sequence[_Spread]) -> Arrays:
-        """Return `squares` (spreads, LIMBS), about the mean of all sites, and finer buckets."""
+        """Return `squares` (spreads, EXACT_DIGITS), about the mean of all sites, and finer buckets."""
         values = list(self._known(spreads))
         squares = [math.fsum((numbers - each.mean) ** 2) for numbers, each in zip(values, spreads, strict=True)]
-        return {"squares": np.stack([limbs_of(square) for square in squares])} | self._buckets(values, spreads)
+        return {"squares": np.stack([exact_digits(square) for square in squares])} | self._buckets(values, spreads)
 
     def histograms(self, spreads: Sequence[_Spread]) -> Arrays:
         """Return the finest buckets, and without groups `bins PLACE` (2, edges + 1): rows, and 1 where this site has
@@ -517,11 +517,11 @@ class _Spread:
     bars: tuple[Bar, ...] = ()
 
     def take_sum(self, total: Any, buckets: Any, asked: SurveyAsked) -> None:
-        self.mean = value_of(total) / self.rows
+        self.mean = exact_value(total) / self.rows
         self._divide(self._of_all(buckets), asked)
 
     def take_squares(self, total: Any, buckets: Any, asked: SurveyAsked) -> None:
-        self.deviation = math.sqrt(max(0.0, value_of(total)) / (self.rows - 1)) if self.rows > 1 else None
+        self.deviation = math.sqrt(max(0.0, exact_value(total)) / (self.rows - 1)) if self.rows > 1 else None
         counts = self._of_all(buckets)
         self.edges = histogram_edges(self.cuts, counts, asked.least_rows)
         self._divide(counts, asked)

@@ -132,7 +132,7 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
         "main": scores_of(said).get(_main(said) or ""),
         "metrics": scores_of(said),
         "staleness": (said.get("staleness") or {}).get("mean"),
-        "held_against": _standings(neighbors),
+        "held_against": _held_against(neighbors),
         "kept": None if neighbors is None else kept,
         "distance": said.get("neighbor_distance"),
         "well": not isinstance(answer, str),
@@ -147,7 +147,7 @@ def _main(status: Mapping[str, Any]) -> str | None:
     return main
 
 
-def _standings(neighbors: list[dict[str, Any]] | None) -> dict[str, dict[str, Any]] | None:
+def _held_against(neighbors: list[dict[str, Any]] | None) -> dict[str, dict[str, Any]] | None:
     """Return, for each neighbor with proven faults, its standing from 0 to 1, the faults by kind, its quarantine."""
     keys = ("standing", "faults", "quarantined_s", "probation")
     faulty = [peer for peer in neighbors or [] if peer.get("faults")]
@@ -218,9 +218,9 @@ def _details(row: Mapping[str, Any]) -> str:
     return "; ".join(odd)
 
 
-def _faults_text(name: str, standing: dict[str, Any]) -> str:
-    kinds = " ".join(f"{kind} {count}" for kind, count in standing["faults"].items())
-    left_s = standing["quarantined_s"]
+def _faults_text(name: str, held: dict[str, Any]) -> str:
+    kinds = " ".join(f"{kind} {count}" for kind, count in held["faults"].items())
+    left_s = held["quarantined_s"]
     away = f", quarantined for {left_s:.0f} s" if isinstance(left_s, int | float) and left_s > 0 else ""
     return f"{name} ({kinds}{away})"
 

@@ -1,7 +1,7 @@
 """Rounds that are sums, in step with all other nodes: sum, take the sum, tell where one stands, and so on to the end.
 
 All nodes take the same step from the same state, so a sum names the state that it begins from: who has another one is
-left out, and fetches that of the others. Each course, shared noise and trees, says what a part and a sum do.
+left out, and fetches that of the others. Each algorithm, shared noise and trees, says what a part and a sum do.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class SummedFeature(Feature):
     name = "sums"
     alarms = ALARMS
 
-    def attach(self, node: NodeView) -> Attached | None:  # noqa: ARG002 - the courses attach themselves
+    def attach(self, node: NodeView) -> Attached | None:  # noqa: ARG002 - the algorithms attach themselves
         return None
 
 
@@ -111,7 +111,7 @@ class SummedRounds(Course):
 
     @classmethod
     def of(cls, setup: Setup, state: NodeState) -> SummedRounds:
-        """Return the course of a node, from its state."""
+        """Return the algorithm of a node, from its state."""
         facts = Facts(
             degree=len(setup.peers),
             samples=setup.learner.samples,
@@ -184,7 +184,7 @@ SERIALS = 2**24
 
 
 class AlikeState(Protocol):
-    """The state that all nodes have alike after the same sums, for one course. `most_bytes` bounds what packs it."""
+    """The state that all nodes have alike after the same sums, for one algorithm. `most_bytes` bounds what packs it."""
 
     most_bytes: int
 
@@ -205,7 +205,7 @@ class AlikeState(Protocol):
 REST_S, MOST_REST_S = 0.5, 30.0
 """The rest after a refused sum: at first, and at most."""
 TELL_S = 15.0
-"""How long a wait lasts before it is told, and told again."""
+"""The time of a wait before it is logged, and logged again."""
 
 
 class CommonState:
@@ -215,12 +215,12 @@ class CommonState:
     """
 
     def __init__(
-        self, node: NodeView, course: SummedRounds, alike: AlikeState, standings: Standings, *, life: int
+        self, node: NodeView, algorithm: SummedRounds, alike: AlikeState, standings: Standings, *, life: int
     ) -> None:
-        self._node, self.course, self.alike, self.standings, self._life = node, course, alike, standings, life
+        self._node, self.algorithm, self.alike, self.standings, self._life = node, algorithm, alike, standings, life
         self.talk = StandingsTalk(standings, node.say, alike.most_bytes)
         self.fetched = 0
-        """How often a state of others was taken over."""
+        """The number of times that a state of others was taken over."""
         self.slowest_s, self._told_at = 0.0, 0.0
         """The longest time from one state of this node to the next."""
         self._rest_s = REST_S
@@ -233,8 +233,8 @@ class CommonState:
     async def tell(self) -> None:
         """Tell all where this node stands."""
         model = await self.look(lambda engine: engine.state.model.copy())
-        state = self.alike.packed(model, self.course.facts.rounds)
-        place = Place(self.alike.sums_after(self.course.facts.rounds), state_digest(state))
+        state = self.alike.packed(model, self.algorithm.facts.rounds)
+        place = Place(self.alike.sums_after(self.algorithm.facts.rounds), state_digest(state))
         now = time.monotonic()
         self.slowest_s, self._told_at = max(self.slowest_s, now - (self._told_at or now)), now
         self.talk.keep(state, place.digest)
@@ -242,7 +242,7 @@ class CommonState:
 
     async def take_over(self, place: Place) -> bool:
         """Fetch the state of the others, and go on from it. False: nobody gives it now."""
-        self.course.phase = Phase.JOINING
+        self.algorithm.phase = Phase.JOINING
         state = await self.talk.fetch(place)
         if state is None:
             if self.talk.peers:
@@ -263,23 +263,23 @@ class CommonState:
     async def settle(self, model: Vector, rounds: int) -> None:
         """Make a model this node's own after so many rounds, and durable with all that belongs to it."""
         local = LocalRound(
-            vector=model, steps=0, learning_rate=0.0, samples=int(self.course.facts.samples), loss=float("nan")
+            vector=model, steps=0, learning_rate=0.0, samples=int(self.algorithm.facts.samples), loss=float("nan")
         )
         await self.look(lambda engine: engine.outcomes.put((model, local)))
-        answer = self.course.answer()
+        answer = self.algorithm.answer()
         self._node.carry_out([events.Bootstrap(peers=(), rounds=max(0, rounds - 1))])
         await answer
-        self.course.facts.rounds = self.course.facts.trained = max(0, rounds - 1)
+        self.algorithm.facts.rounds = self.algorithm.facts.trained = max(0, rounds - 1)
         if rounds > 0:  # before the first round nothing is kept besides the model
             await self.commit(model.copy(), local)
 
     async def commit(self, start: Vector, local: LocalRound) -> bool:
         """Commit a round; False: its model is too large, and nodes keep the one before."""
-        facts = self.course.facts
+        facts = self.algorithm.facts
         learner = self._node.setup().learner
         whole = replace(local, local=learner.local_state())
         await self.look(lambda engine: engine.outcomes.put((start, whole)))
-        answer = self.course.answer()
+        answer = self.algorithm.answer()
         commit = events.CommitRound(
             version=facts.version + 1, trained=True, rho=1.0, elapsed_s=0.0, least_samples=facts.samples, at_once=True
         )
@@ -332,7 +332,7 @@ class CommonState:
             if left <= 0:
                 return False
             if limit_s is None:
-                self.course.phase, self.whom = Phase.WAITING, for_whom()
+                self.algorithm.phase, self.whom = Phase.WAITING, for_whom()
                 if now >= told_at + TELL_S:
                     told_at = now
                     notice.info("waiting for %s", self.whom)
@@ -355,10 +355,10 @@ class RoundsInStep(Attached):
     """The members that must be there before the first sum."""
 
     def __init__(
-        self, node: NodeView, course: SummedRounds, alike: AlikeState, *, colluders: int, **numbers: int
+        self, node: NodeView, algorithm: SummedRounds, alike: AlikeState, *, colluders: int, **numbers: int
     ) -> None:
         """`numbers` are further ones of `SumSettings`."""
-        self._node, self.course = node, course
+        self._node, self.algorithm = node, algorithm
         setup = node.setup()
         folder, self.members = setup.node.state_dir, len(setup.federation.members)
         settings = settings_of(
@@ -368,14 +368,14 @@ class RoundsInStep(Attached):
         self.talk = sum_talk(settings, setup.identity, kept, node.say, first_wait_s=wait_s, alarm=node.alarm)
         self._id = federation_id(setup.federation)
         standings = Standings(setup.federation, self._id, setup.identity, setup.member.index, colluders + 1)
-        self.state = CommonState(node, course, alike, standings, life=settings.life)
+        self.state = CommonState(node, algorithm, alike, standings, life=settings.life)
         self._refused = 0
         self._latest: tuple[int, ...] = ()
 
     @property
     def is_done(self) -> bool:
         """True once there is nothing more to sum."""
-        return self.course.facts.rounds >= (self.course.settings.rounds or 0)
+        return self.algorithm.facts.rounds >= (self.algorithm.settings.rounds or 0)
 
     @property
     def sums_in_all(self) -> int:
@@ -400,7 +400,7 @@ class RoundsInStep(Attached):
 
     def status(self) -> Mapping[str, Any]:
         figures = {"members_in_the_latest_sum": len(self._latest), "members_needed": self.least}
-        figures |= {"sums": self.course.exchanges, "refused": self._refused}
+        figures |= {"sums": self.algorithm.exchanges, "refused": self._refused}
         return figures | {"fetched": self.state.fetched, "waits_for": self.state.whom or None}
 
     async def run(self) -> None:
@@ -408,13 +408,13 @@ class RoundsInStep(Attached):
         await self.state.tell()
         if not self.is_done:
             await self.state.until(self._are_enough, self._missing_in_words)
-        while not self.course.is_over and not self.is_done:
+        while not self.algorithm.is_over and not self.is_done:
             place = self.state.next_place()
             if place is not None:
                 if await self.state.take_over(place):
                     self.was_taken_over()
-            elif self.course.halted_by:
-                wait_s = max(self.course.settings.linger_s, PATIENT_TIMES * self.state.slowest_s)
+            elif self.algorithm.halted_by:
+                wait_s = max(self.algorithm.settings.linger_s, PATIENT_TIMES * self.state.slowest_s)
                 if not await self.state.until(self.state.is_behind, lambda: "the others, as it gives no part", wait_s):
                     break
             elif not self.talk.is_member:
@@ -429,14 +429,14 @@ class RoundsInStep(Attached):
 
     async def train(self) -> tuple[Vector, LocalRound] | None:
         """Let the learner begin its round; None if that is not possible now. What it returns belongs to the engine."""
-        course = self.course
-        course.phase = Phase.TRAINING
-        answer = course.answer()
-        self._node.carry_out([events.StartRound(index=course.facts.rounds, accompanied=True)])
+        algorithm = self.algorithm
+        algorithm.phase = Phase.TRAINING
+        answer = algorithm.answer()
+        self._node.carry_out([events.StartRound(index=algorithm.facts.rounds, accompanied=True)])
         event = await answer
         if isinstance(event, events.RoundRefused):
             if event.for_good:
-                course.halted_by = event.why
+                algorithm.halted_by = event.why
                 self._node.alarm("budget-spent" if event.planned else "no-part", None, event.why)
             return None
         outcome = await self.state.look(lambda engine: engine.outcomes.get_nowait())
@@ -458,7 +458,7 @@ class RoundsInStep(Attached):
         if isinstance(ended, Refused):
             self.state.tried_s = time.monotonic() - began
             self._refused += 1
-            self.course.phase = Phase.WAITING
+            self.algorithm.phase = Phase.WAITING
             self.was_refused(ended)
             self.state.standings.was_refused = True
             if not self.state.is_behind():
@@ -466,7 +466,7 @@ class RoundsInStep(Attached):
                 text = f"{label}: {ended.reason}; missing: {missing}" if missing else f"{label}: {ended.reason}"
                 self._node.alarm("sum-refused", None, text)
             return None
-        self.course.exchanges += 1
+        self.algorithm.exchanges += 1
         self._latest = ended.members
         self._node.feed.settle("sum-done", None)
         return ended
@@ -489,14 +489,14 @@ class RoundsInStep(Attached):
 
     async def _end(self) -> None:
         """Go on answering until all who are there are through, or have been waited for long enough."""
-        course = self.course
-        if course.is_over:
+        algorithm = self.algorithm
+        if algorithm.is_over:
             return
-        course.facts.done, course.phase = True, Phase.LINGERING
+        algorithm.facts.done, algorithm.phase = True, Phase.LINGERING
         members = {member.index for member in self._node.setup().federation.present}
 
         def are_through() -> bool:
             return members <= self.state.standings.who(lambda place: place.sums >= self.sums_in_all)
 
-        await self.state.until(are_through, lambda: "the others", course.settings.linger_s)
-        self._node.carry_out(course.finish())
+        await self.state.until(are_through, lambda: "the others", algorithm.settings.linger_s)
+        self._node.carry_out(algorithm.finish())

@@ -73,7 +73,7 @@ class TableCheck(Check):
 
 @dataclass(slots=True)
 class TablesFound:
-    """The findings in the tables.
+    """The result of reading the tables here.
 
     `rows` has the facts about each node; `wrong` has the indices of members whose tables cannot be used.
     """

@@ -3,4 +3,4 @@
 The task itself is `p2pfl.adapt.transformers`.
 """
 
-NEW = "p2pfl.features.texts.founding:TextsOptions"
+NEW = "p2pfl.features.texts.new_options:TextsOptions"

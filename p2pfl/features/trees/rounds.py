@@ -228,7 +228,7 @@ SUMS_OF_A_SETUP = 128
 class TreeRounds(RoundsInStep):
     """The trees of one node."""
 
-    def __init__(self, node: NodeView, course: SummedRounds, learner: TreeLearner) -> None:
+    def __init__(self, node: NodeView, algorithm: SummedRounds, learner: TreeLearner) -> None:
         setup = node.setup()
         federation, colluders = setup.federation, colluders_of(setup.federation)
         self._own, self.learner = setup.member.index, learner
@@ -237,7 +237,7 @@ class TreeRounds(RoundsInStep):
         self.least = len(self._there)
         keys = tuple(member.key for member in federation.members)
         self.grown = GrownState(learner, setup.node.state_dir, keys, self._own)
-        super().__init__(node, course, self.grown, colluders=colluders, least=colluders + 2, sums=SUMS_OF_A_SETUP)
+        super().__init__(node, algorithm, self.grown, colluders=colluders, least=colluders + 2, sums=SUMS_OF_A_SETUP)
         self._begun: tuple[Vector, LocalRound] | None = None
         """The present round, as the engine began it."""
 
@@ -272,7 +272,7 @@ class TreeRounds(RoundsInStep):
         figures = {"grows": sum_of, "loss_of_all": latest and latest.trained, "held_out_loss": latest and latest.held}
         return {**super().status(), **figures, "members_needed": len(self._members)}
 
-    # -- the course -------------------------------------------------------------------------------------------------
+    # -- the algorithm ----------------------------------------------------------------------------------------------
 
     @property
     def is_done(self) -> bool:
@@ -299,7 +299,7 @@ class TreeRounds(RoundsInStep):
         if self._begun is None:
             await self.state.rest()
             return
-        self.course.phase = Phase.WAITING if self.state.has_rested_long else Phase.TRAINING
+        self.algorithm.phase = Phase.WAITING if self.state.has_rested_long else Phase.TRAINING
         part = await asyncio.to_thread(growth.next_part)
         if not self.grown.is_kept:
             self.grown.write()  # from now on this node's rows may not change
@@ -333,7 +333,7 @@ class TreeRounds(RoundsInStep):
         rounds = rounds_of(growth)
         if growth.done:
             await self.state.settle(model_of(growth), rounds)
-        elif rounds > self.course.facts.rounds:
+        elif rounds > self.algorithm.facts.rounds:
             await self.state.commit(start, replace(local, vector=model_of(growth)))
             self._begun = None
         self.grown.write()
@@ -348,7 +348,7 @@ class TreeRounds(RoundsInStep):
 
     async def _end(self) -> None:
         if self.is_done:
-            self.course.done_by = self._why_done()
+            self.algorithm.done_by = self._why_done()
         await super()._end()
 
     def _why_done(self) -> str:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from p2pfl.config.writing import toml_value
 from p2pfl.errors import UserError
-from p2pfl.learn.figures import LIMBS, limbs_of, value_of
+from p2pfl.learn.figures import EXACT_DIGITS, exact_digits, exact_value
 from p2pfl.learn.table.column import MOST_CATEGORIES, MOST_LEVELS
 from p2pfl.learn.table.proposal import FIGURED, ColumnNames, ColumnProposal, Proposal, TableNames, pack
 from p2pfl.learn.table.rows import NUMBER, all_numbers, make_layout
@@ -402,7 +402,7 @@ class _Part:
 
     @property
     def size(self) -> int:
-        return COUNTS + 2 * LIMBS * self.is_number + len(self.groups)
+        return COUNTS + 2 * EXACT_DIGITS * self.is_number + len(self.groups)
 
     def figures(self, own: ColumnProposal | None) -> list[int]:
         """Return what a node adds. Raises ValueError: a sum is too large."""
@@ -410,16 +410,16 @@ class _Part:
             return [0] * self.size
         sums = [own.total or 0.0, own.squares or 0.0] if self.is_number else []
         counts = [own.count, own.missing, own.rare]
-        limbs = (int(limb) for each in sums for limb in limbs_of(each))
-        return [*counts, *limbs, *(sum(own.values.get(value, 0) for value in group) for group in self.groups)]
+        digits = (int(digit) for each in sums for digit in exact_digits(each))
+        return [*counts, *digits, *(sum(own.values.get(value, 0) for value in group) for group in self.groups)]
 
     def proposal(self, sums: Figures, names: ColumnNames) -> ColumnProposal:
         """Return a proposal with the sums. Raises ValueError: no tables have such sums."""
         counts, rest = [int(count) for count in sums[:COUNTS]], sums[COUNTS:]
         total, squares = None, None
         if self.is_number:
-            total, squares = value_of(rest[:LIMBS]), value_of(rest[LIMBS : 2 * LIMBS])
-            rest = rest[2 * LIMBS :]
+            total, squares = exact_value(rest[:EXACT_DIGITS]), exact_value(rest[EXACT_DIGITS : 2 * EXACT_DIGITS])
+            rest = rest[2 * EXACT_DIGITS :]
         rows = {group[0]: int(count) for group, count in zip(self.groups, rest, strict=True)}
         if min([*counts, *rows.values(), squares or 0]) < 0:
             raise ValueError(f"column {self.column!r} has sums below 0")

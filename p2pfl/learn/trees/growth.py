@@ -392,7 +392,7 @@ class TreeLearner:
 
     size, personal = 1, 0
     is_summed = False
-    """Set by the course that carries the sums: without one, no tree would grow."""
+    """Set by the algorithm that carries the sums: without one, no tree would grow."""
 
     def __init__(
         self,
@@ -438,7 +438,7 @@ class TreeLearner:
         return np.zeros(1, np.float32)
 
     def train(self, start: RoundStart, round_index: int) -> LocalRound:  # noqa: ARG002 - the trees are beside the model
-        """Make this node's part of the round's first sum. Raises LearningError: no course of sums is there."""
+        """Make this node's part of the round's first sum. Raises LearningError: nothing carries sums."""
         if not self.is_summed:
             raise LearningError(ALONE)
         if not self.growth.done:

@@ -88,7 +88,7 @@ class NodeBudget:
         }
 
 
-def purses(federation: FederationConfig, names: Iterable[str] = ()) -> list[NodeBudget]:
+def node_budgets(federation: FederationConfig, names: Iterable[str] = ()) -> list[NodeBudget]:
     """Return the budgets of these nodes; without names, of all that have a folder here.
 
     Raises UserError: there is no such node, or it has no folder here; StorageError: a file cannot be read.
@@ -200,7 +200,7 @@ def _look_for_budgets(inspected: Inspected, *, is_launch: bool) -> None:
     node would train is a mistake, and so is a model that no budget covers. Raises UserError or StorageError.
     """
     federation = inspected.federation
-    known, begin = purses(federation), f"p2pfl privacy begin {federation.path.parent}"
+    known, begin = node_budgets(federation), f"p2pfl privacy begin {federation.path.parent}"
     unpaid = [unpaid_mistake(budget.node, budget.unpaid) for budget in known if budget.unpaid]
     inspected.mistakes.extend(unpaid)
     without = [budget.node.name for budget in known if not (budget.ledger or budget.is_waiting or budget.unpaid)]
@@ -322,7 +322,7 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool) -> None:
     without [privacy] gets no budget: remove the node's state first.
     """
     described, privacy = _private(federation)
-    known = purses(described, names)
+    known = node_budgets(described, names)
     if mistakes := [unpaid_mistake(budget.node, budget.unpaid) for budget in known if budget.unpaid]:
         raise ExceptionGroup("models that no budget covers", mistakes)
     if (begun := [budget.node.name for budget in known if budget.ledger is not None]) and not again:
@@ -336,14 +336,14 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool) -> None:
         click.echo(f"{budget.node.name}: its budget starts when the node starts{_before(budget)}")
 
 
-def _before(purse: NodeBudget) -> str:
+def _before(budget: NodeBudget) -> str:
     """Return what must be counted in addition to a new budget: the earlier spending on these data."""
-    if purse.samples is None and purse.ledger is None:
+    if budget.samples is None and budget.ledger is None:
         return ""
-    known = "an amount unknown here" if purse.epsilon is None else f"epsilon {purse.epsilon:.3g}"
-    if purse.ledger is not None and not purse.ledger.is_whole:
+    known = "an amount unknown here" if budget.epsilon is None else f"epsilon {budget.epsilon:.3g}"
+    if budget.ledger is not None and not budget.ledger.is_whole:
         return f"; it adds to what was spent before, of which the records lack a part ({known})"
-    return "" if purse.epsilon == 0 else f"; it adds to what was spent before, {known}"
+    return "" if budget.epsilon == 0 else f"; it adds to what was spent before, {known}"
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl privacy show ward-7 --format json")
@@ -359,7 +359,7 @@ def show(*, federation: Path, names: tuple[str, ...], form: Form) -> None:
     budget, so that the node does not start; "wiped" if the state is gone and the node will continue from the file next
     to its key. waiting: there is a permission, which takes effect at the next start.
     """
-    write_rows([budget.row for budget in purses(_private(federation)[0], names)], form)
+    write_rows([budget.row for budget in node_budgets(_private(federation)[0], names)], form)
 
 
 def _private(path: Path) -> tuple[FederationConfig, PrivacyConfig]:

@@ -45,7 +45,7 @@ ACCURACIES = ("accuracy", "eval_acc", "eval-acc", "acc")
 
 @dataclass(frozen=True, slots=True)
 class ClientFit:
-    """What a `fit` returned: `examples` is its number of training examples, `figures` are its numbers by name."""
+    """The result of a `fit`: `examples` is its number of training examples, `figures` are its numbers by name."""
 
     arrays: Arrays
     examples: int
@@ -54,7 +54,7 @@ class ClientFit:
 
 @dataclass(frozen=True, slots=True)
 class ClientScore:
-    """What an `evaluate` returned."""
+    """The result of an `evaluate`."""
 
     loss: float
     examples: int
@@ -231,7 +231,7 @@ class ClientLearner:
 
     personal = 0
     round_is = "one fit"
-    """What a round is, whatever `local_steps` says."""
+    """The length of a round, whatever `local_steps` says."""
     stays_in_process = True
     """The client may keep something in its process from round to round."""
     tests_own = True

@@ -171,7 +171,7 @@ WORDS: dict[Any, str] = {
     list[str]: "a list of texts",
     list[str] | None: "a list of texts",
 }
-"""What a user may write for an annotation."""
+"""The values that a user may write for an annotation."""
 FOLDER = "base_dir"
 """A parameter of this name is not an option: it receives the folder of the federation file."""
 ALLOWED = f"{', '.join(BUILT_IN)}, file.py:object or package.module:object"

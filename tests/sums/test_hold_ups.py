@@ -263,17 +263,17 @@ def test_who_deals_shares_that_do_not_fit_its_keys_and_reveals_nothing_is_out_of
     world = world_with(without(Reveal), labels=("one", "two"))
     # The list was signed with the liar in it, so these data are in no sum without it: a course gives others then.
     world.data = lambda _: world.random.randbytes(32)
-    founding = world.nodes[LIAR]._founding
-    draw, founding._draw_keys = founding._draw_keys, lambda now: spoiled(founding, draw(now))
+    key_setup = world.nodes[LIAR]._key_setup
+    draw, key_setup._draw_keys = key_setup._draw_keys, lambda now: spoiled(key_setup, draw(now))
     named = run(world, labels=("one", "two"))
     assert named == {LIAR}
     assert any("the shares that it has dealt" in why for *_, why in world.held_up)
     assert all(LIAR not in done.members for _, done in world.done)
 
 
-def spoiled(founding, keys):
+def spoiled(key_setup, keys):
     """Deal other seeds than those of the keys."""
-    founding._secrets.seeds = [bytes([9]) * 32 for _ in founding._secrets.seeds]
+    key_setup._secrets.seeds = [bytes([9]) * 32 for _ in key_setup._secrets.seeds]
     return keys
 
 

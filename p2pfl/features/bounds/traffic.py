@@ -139,7 +139,7 @@ class Pause:
 
 @dataclass(slots=True)
 class NeighborPause:
-    """What a neighbor has said about its pauses; times are on the node's clock."""
+    """The pauses that a neighbor has announced; times are on the node's clock."""
 
     first_at: float
     """When it first said so since it was last here."""

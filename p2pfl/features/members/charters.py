@@ -219,11 +219,11 @@ class CharterKeeper:
         return frozenset(member.key for member in self.federation.present)
 
 
-class CharterSaid(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
+class CharterMessage(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """A message about the charter."""
 
 
-class CharterTold(CharterSaid, frozen=True, kw_only=True, tag=1):
+class CharterTold(CharterMessage, frozen=True, kw_only=True, tag=1):
     """The version and 32-byte digest of the sender's charter, or version 0 and no digest if it has none.
 
     A receiver with an older one requests it.
@@ -233,13 +233,13 @@ class CharterTold(CharterSaid, frozen=True, kw_only=True, tag=1):
     fingerprint: Annotated[bytes, Meta(max_length=32)]
 
 
-class CharterAsked(CharterSaid, frozen=True, kw_only=True, tag=2):
+class CharterAsked(CharterMessage, frozen=True, kw_only=True, tag=2):
     """A request: the sender has the charter with this `version`, and asks for the one that was announced."""
 
     version: Counter
 
 
-class CharterPart(CharterSaid, frozen=True, kw_only=True, tag=3):
+class CharterPart(CharterMessage, frozen=True, kw_only=True, tag=3):
     """A piece of the charter asked for, which has `size` bytes; it starts at `offset`. Pieces come in order."""
 
     size: Counter
@@ -326,7 +326,7 @@ class CharterTalk:
                     self._give_up(peer, talk, "but does not send it")
             self._ask_if_wanted(peer, talk, now)
 
-    def hear(self, peer: int, message: CharterSaid) -> None:
+    def hear(self, peer: int, message: CharterMessage) -> None:
         """Handle a message. Raises PeerFault: an honest node would not send it."""
         talk, now = self._with[peer], self._clock()
         match message:

@@ -23,7 +23,7 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
-from p2pfl.features.sums.messages import Told
+from p2pfl.features.sums.messages import SumMessage
 from p2pfl.features.sums.talk import CHANNEL as SUMS
 from p2pfl.features.sums.talk import Carried, SumTalk
 from p2pfl.foreign import UNREADABLE, printable
@@ -232,7 +232,7 @@ class Statements:
         return asyncio.get_running_loop().time()
 
 
-class AtQuestion(Told, frozen=True, kw_only=True, tag=40):
+class AtQuestion(SumMessage, frozen=True, kw_only=True, tag=40):
     """The sender sums for this question from now on; empty: for none."""
 
     question: Annotated[bytes, Meta(max_length=32)]

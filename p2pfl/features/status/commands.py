@@ -46,14 +46,14 @@ DETAILS = {
     "kept": "kept",
     "device": "device",
 }
-"""What the overview has no column for, with the words that stand before it."""
+"""The fields without a column in the overview, and the words before each."""
 COLUMNS = (
     *("url", "node", "phase", "round", "of", "accuracy", "metric", "main", "metrics", "tested_round", "test_is_stale"),
     *("loss", "staleness", "peers", "pace_set_by", "rule", "liars_borne", "rounds_alone", "held_against", "kept"),
     *("bytes_sent", "distance", "alarms", "standing_alarms", "disk_refuses", "device", "privacy"),
 )
 HIDDEN = ("well", "federation", "measures")
-"""What a row has for the overview alone."""
+"""The fields of a row that only the overview uses."""
 PIPE_WIDTH = 100
 OTHER_NODE = "another node answers there"
 

@@ -1,4 +1,4 @@
-"""What needs a view of the whole node: problems that no single part of it sees, news of other members, and silence.
+"""Checks that need a view of the whole node: problems that no part of it sees, news of other members, and silence.
 
 Problems are rounds without neighbors, a growing loss, and a disk that fills up; they are looked for once a second.
 Other members join, finish or start over, are no longer heard, or run different software: their rows show it.

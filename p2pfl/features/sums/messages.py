@@ -41,11 +41,11 @@ MOST_EPOCH = 2**32
 Vector = Annotated[bytes, Meta(max_length=2**23)]
 
 
-class Told(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
+class SumMessage(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """A message."""
 
 
-class Keys(Told, frozen=True, kw_only=True, tag=1):
+class Keys(SumMessage, frozen=True, kw_only=True, tag=1):
     """The public keys that the author has drawn for its next set-up: 97 bytes, and 48 for each sum.
 
     `life` grows with each start of the author, and `serial` with each set-up. `box` receives shares. `masks` has an
@@ -63,7 +63,7 @@ class Keys(Told, frozen=True, kw_only=True, tag=1):
         return len(self.masks) == sums * KEY_BYTES and len(self.seeds) == sums * COMMITMENT_BYTES
 
 
-class SetupOpening(Told, frozen=True, kw_only=True, tag=2):
+class SetupOpening(SumMessage, frozen=True, kw_only=True, tag=2):
     """Opens a set-up of these members with these keys: for each member, in ascending order, the id of its `Keys`."""
 
     members: Bits
@@ -77,7 +77,7 @@ class SetupOpening(Told, frozen=True, kw_only=True, tag=2):
         return {m: self.keys[at * ID_BYTES : (at + 1) * ID_BYTES] for at, m in enumerate(members)}
 
 
-class InSetup(Told, frozen=True, kw_only=True):
+class InSetup(SumMessage, frozen=True, kw_only=True):
     """A statement about a set-up."""
 
     setup: Id
@@ -153,7 +153,7 @@ decode_statement: Callable[[bytes], Statement] = Decoder(
 ).decode
 
 
-class Post(Told, frozen=True, kw_only=True, tag=20):
+class Post(SumMessage, frozen=True, kw_only=True, tag=20):
     """A signed statement on its way."""
 
     author: Index
@@ -161,7 +161,7 @@ class Post(Told, frozen=True, kw_only=True, tag=20):
     signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
 
 
-class Have(Told, frozen=True, kw_only=True, tag=21):
+class Have(SumMessage, frozen=True, kw_only=True, tag=21):
     """Says which statements one has: a digest of all ids; with `ids`, all of them. `asks`: it wants what it lacks."""
 
     digest: Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -169,20 +169,20 @@ class Have(Told, frozen=True, kw_only=True, tag=21):
     asks: bool = True
 
 
-class Poll(Told, frozen=True, kw_only=True, tag=22):
+class Poll(SumMessage, frozen=True, kw_only=True, tag=22):
     """The sender waits for the neighbor's part in a wave."""
 
     wave: Post
 
 
-class Working(Told, frozen=True, kw_only=True, tag=23):
+class Working(SumMessage, frozen=True, kw_only=True, tag=23):
     """Answers a poll. `is_child`: the sender still waits for parts itself; else it is in another branch of the tree."""
 
     wave: Id
     is_child: bool
 
 
-class BranchPart(Told, frozen=True, kw_only=True, tag=24):
+class BranchPart(SumMessage, frozen=True, kw_only=True, tag=24):
     """The sum of the masked vectors of a branch of the tree, and whose they are: 8 bytes for each entry."""
 
     wave: Id
@@ -190,7 +190,7 @@ class BranchPart(Told, frozen=True, kw_only=True, tag=24):
     vector: Vector
 
 
-class Total(Told, frozen=True, kw_only=True, tag=25):
+class Total(SumMessage, frozen=True, kw_only=True, tag=25):
     """The sum of the masked vectors of a list's members."""
 
     setup: Id
@@ -199,7 +199,7 @@ class Total(Told, frozen=True, kw_only=True, tag=25):
     vector: Vector
 
 
-class Want(Told, frozen=True, kw_only=True, tag=26):
+class Want(SumMessage, frozen=True, kw_only=True, tag=26):
     """Asks for the total with this digest."""
 
     total: Digest
@@ -217,7 +217,7 @@ def bits_of(members: Iterable[int]) -> bytes:
 
 @lru_cache(512)
 def members_of(bits: bytes) -> tuple[int, ...]:
-    """In ascending order."""
+    """Return the members of a set, in ascending order."""
     number = int.from_bytes(bits, "little")
     return tuple(place for place in range(number.bit_length()) if number >> place & 1)
 

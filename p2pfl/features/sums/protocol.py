@@ -47,12 +47,12 @@ from p2pfl.features.sums.messages import (
     total_digest,
 )
 from p2pfl.features.sums.records import Records, SumHistory
-from p2pfl.features.sums.setup import FIRST_S, Draw, SetupFounding, SumPatience, SumSetup
+from p2pfl.features.sums.setup import FIRST_S, Draw, KeySetup, SumPatience, SumSetup
 from p2pfl.features.sums.statement_log import Blame, StatementLog, Taken
 from p2pfl.features.sums.summing import Asked, Key, Sum, Tree
 
 IN_VAIN = 16
-"""In waits: a sum for which no set-up comes about is refused."""
+"""The waits after which a sum is refused for which no set-up comes about."""
 
 
 class Sums:
@@ -71,7 +71,7 @@ class Sums:
         self.patience = SumPatience(first_wait_s)
         self.blame, self._tree = Blame(settings.index), Tree()
         self._log, self.records = StatementLog(settings, identity, self.blame), Records(settings, self.blame)
-        self._founding = SetupFounding(settings, draw, self.records, self.patience, self.blame)
+        self._key_setup = KeySetup(settings, draw, self.records, self.patience, self.blame)
         self._history = SumHistory(settings.least, past)
         self.setup: SumSetup | None = None
         """The set-up whose roster this member is on."""
@@ -80,9 +80,9 @@ class Sums:
         self._asked: Asked | None = None
         self._ended_at = 0.0
         self.deadline: float | None = None
-        """When to call `wake`."""
+        """The time to call `wake`."""
         self._beats = 0
-        self._is_founding_due = True
+        self._is_setup_due = True
         """Something about set-ups that are not certified was not looked at yet."""
         self._due: set[Key | None] = {None}
         """The sums about which something was not looked at yet; None: all."""
@@ -121,7 +121,7 @@ class Sums:
             )
         data = data or hashlib.blake2b(values.tobytes(), digest_size=32, person=b"sums data").digest()
         pause_s = now - self._ended_at if self._ended_at else 0.0
-        self._founding.only = only
+        self._key_setup.only = only
         self._asked = Asked(label=label, values=values, terms=terms, data=data, only=only, pause_s=pause_s, at=now)
         self._everything_is_due()
         return self._settled(now, Effects())
@@ -193,7 +193,7 @@ class Sums:
     def _take(self, taken: Taken, now: float, effects: Effects) -> None:
         statement = taken.statement
         if isinstance(statement, Keys) and taken.author == self.settings.index and taken.peer is not None:
-            self._founding.outlive(statement.life)
+            self._key_setup.outlive(statement.life)
             return
         self.records.take(taken)
         if isinstance(statement, SetupOpening):
@@ -204,12 +204,12 @@ class Sums:
         if isinstance(statement, InSetup) and number != ROSTER:
             self._due.add((statement.setup, number))
         else:
-            self._is_founding_due = True
+            self._is_setup_due = True
         if isinstance(statement, InSetup):
             self._moved(now)
 
     def _everything_is_due(self) -> None:
-        self._is_founding_due = True
+        self._is_setup_due = True
         self._due.add(None)
 
     def _moved(self, now: float) -> None:
@@ -224,15 +224,15 @@ class Sums:
         self.blame.pass_time(now)
         self._due |= self._tree.changed
         self._tree.changed.clear()
-        if not (self._is_founding_due or self._due):
+        if not (self._is_setup_due or self._due):
             self.blame.tell(effects)
             return effects
-        while self._is_founding_due or self._due:
-            if self._is_founding_due:
-                self._is_founding_due = False
-                for statement in self._founding.act(now, self.setup, is_used_up=self._is_used_up):
+        while self._is_setup_due or self._due:
+            if self._is_setup_due:
+                self._is_setup_due = False
+                for statement in self._key_setup.act(now, self.setup, is_used_up=self._is_used_up):
                     self._state(statement, now, effects)
-                    self._is_founding_due = True
+                    self._is_setup_due = True
             self._adopt(now, effects)
             self._advance(now, effects)
         self._tire(now, effects)
@@ -253,15 +253,15 @@ class Sums:
 
     def _adopt(self, now: float, effects: Effects) -> None:
         """Go over to a new set-up, unless this member has voted in a sum of the old one, which it ends first."""
-        founded, active = self._founding.founded, self._sums.get(self._next)
-        if founded is None:
+        complete, active = self._key_setup.complete, self._sums.get(self._next)
+        if complete is None:
             return
         if active is not None and active.asked is not None and self.setup is not None:
             if active.must_end_here():
                 return
             self._state(SlotQuit(setup=self.setup.id, number=self._next, reason="there is a new set-up"), now, effects)
             self._tree.own.pop(active.key, None)
-        self.setup, self._founding.founded = founded, None
+        self.setup, self._key_setup.complete = complete, None
         self._next, self._sums = 0, {}
         self._everything_is_due()
 
@@ -321,8 +321,8 @@ class Sums:
             self._asked, self._ended_at = None, now
 
     def _beat_s(self) -> float | None:
-        """How soon to look whether something was lost; None: nothing goes on."""
-        if self._asked is not None or self._tree.is_busy() or self._founding.attempt is not None:
+        """The time until the next look whether something was lost; None: nothing goes on."""
+        if self._asked is not None or self._tree.is_busy() or self._key_setup.attempt is not None:
             return self.patience.beat_s
-        waits = self._founding.is_busy(self.setup, is_used_up=self._is_used_up)
+        waits = self._key_setup.is_busy(self.setup, is_used_up=self._is_used_up)
         return self.patience.wait_s if waits or any(each.missing_total for each in self._sums.values()) else None

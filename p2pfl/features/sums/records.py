@@ -50,7 +50,7 @@ class SlotTally:
     own: dict[int, list[bytes]] = field(default_factory=dict)
     """The secrets that members have revealed of their own."""
     shares: dict[int, dict[int, bytes]] = field(default_factory=dict)
-    """For each member the shares revealed of it, by holder."""
+    """The shares revealed of each member, by holder."""
     news: set[int] = field(default_factory=set)
     """The members of whom something was revealed that nobody has looked at yet."""
 

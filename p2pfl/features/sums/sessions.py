@@ -135,7 +135,7 @@ def next_life(folder: Path) -> int:
 
 
 def _end(raw: bytes, start: int) -> int | None:
-    """Where the record that begins there ends; None: it is cut off."""
+    """Return the end of the record that begins there; None: it is cut off."""
     head = start + DIGEST_BYTES + COUNT_BYTES
     end = head + NAME_BYTES * int.from_bytes(raw[head - COUNT_BYTES : head], "little") + CHECK_BYTES
     return end if head <= len(raw) and end <= len(raw) else None

@@ -277,7 +277,7 @@ SLOW_BYTES_PER_S = 500_000
 
 
 class SumPatience:
-    """How long to wait, from how long whole stages that nobody was late for have taken: nobody types a time-out."""
+    """The waits, from the times of whole stages that nobody was late for: nobody types a time-out."""
 
     def __init__(self, first_s: float = FIRST_S) -> None:
         self._first_s = first_s
@@ -296,12 +296,12 @@ class SumPatience:
         return self.wait_s + min(self.wait_s * times, _slowly_s(entries, members))
 
     def more_beats(self, entries: int, members: int) -> int:
-        """How many beats vectors may be on their way."""
+        """Return the number of beats for which vectors may be on their way."""
         return int(_slowly_s(entries, members) / self.beat_s)
 
     @property
     def beat_s(self) -> float:
-        """How often to look whether something was lost."""
+        """The time between two looks whether something was lost."""
         return self.wait_s / 8
 
     def took(self, stage_s: float) -> None:
@@ -323,7 +323,7 @@ PARTIAL, AGAIN, GROWN, OVER = 0.5, 0.65, 0.9, 3.0
 PROPOSE, NEXT = 1.5, 0.5
 """In waits after an opening: where its opener has proposed no roster others do, one after the other."""
 HOLD = 4.0
-"""In waits: how long newcomers wait at least for a set-up with them; twice as long after each with no more members."""
+"""The least waits of newcomers for a set-up with them; twice as many after each with no more members."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -341,30 +341,30 @@ class Attempt:
     parcels: int = 0
     """The parcels that were looked at."""
     again: set[int] = field(default_factory=set)
-    """The holders to whom parcels were sent by all ways."""
+    """The holders to whom parcels were sent over all neighbors."""
 
 
-class SetupFounding:
+class KeySetup:
     def __init__(
         self, settings: SumSettings, draw: Draw, records: Records, patience: SumPatience, blame: Blame
     ) -> None:
         self._settings, self._draw, self._records, self._patience = settings, draw, records, patience
         self._blame = blame
         self.only: frozenset[int] = frozenset()
-        """Those without whom the sums that are asked for here cannot be."""
+        """The members without whom the sums that are asked for here cannot be."""
         self._life, self._serial = settings.life, 0
         self._secrets: SetupSecrets | None = None
         self._drawn, self._quorum, self._stuck = 0.0, math.inf, math.inf
-        """When these keys were drawn, when enough had fresh ones, when an opening with these and unknown ones came."""
+        """The times when these keys were drawn, enough had fresh ones, an opening with these and unknown ones came."""
         self._excused: set[int] = set()
         self._passed: set[bytes] = set()
         """The openings that do not name the present keys."""
         self._mute: frozenset[int] = frozenset()
         """The members that acknowledged nothing in the set-up that this one has opened last, if that failed."""
         self.attempt: Attempt | None = None
-        self.founded: SumSetup | None = None
+        self.complete: SumSetup | None = None
         """A set-up with a certified roster, until somebody takes it."""
-        self._hold, self._founded_at, self._size = HOLD, 0.0, 0
+        self._hold, self._completed_at, self._size = HOLD, 0.0, 0
 
     def act(self, now: float, current: SumSetup | None, *, is_used_up: bool) -> Iterator[Statement]:
         """Yield what to do now, one thing after the other. `is_used_up`: there is no set-up, or it has no sum left."""
@@ -372,9 +372,9 @@ class SetupFounding:
             yield from self._prepare(self.attempt, now)
         elif self._secrets is None:
             yield self._draw_keys(now)
-        elif self.founded is None:
+        elif self.complete is None:
             yield from self._join(now)
-        if self.attempt is None and self.founded is None and self._wants(now, current, is_used_up=is_used_up):
+        if self.attempt is None and self.complete is None and self._wants(now, current, is_used_up=is_used_up):
             yield from self._open(now)
 
     def is_busy(self, current: SumSetup | None, *, is_used_up: bool) -> bool:
@@ -412,7 +412,7 @@ class SetupFounding:
         return current is not None and any(self._is_out(m) and m not in self.fresh for m in current.roster)
 
     def _wants(self, now: float, current: SumSetup | None, *, is_used_up: bool) -> bool:
-        is_time = now > self._founded_at + self._hold * self._patience.wait_s
+        is_time = now > self._completed_at + self._hold * self._patience.wait_s
         return is_used_up or self._leaves_out(current) or (is_time and self._has_newcomers(current))
 
     def _turn_comes(self, member: int, now: float) -> bool:
@@ -556,6 +556,6 @@ class SetupFounding:
         if self._settings.index not in roster:
             return
         self._hold = HOLD if len(roster) > self._size else self._hold * 2
-        self._founded_at, self._size = now, len(roster)
+        self._completed_at, self._size = now, len(roster)
         attempt.setup.roster = roster
-        self.founded = attempt.setup
+        self.complete = attempt.setup

@@ -1,4 +1,4 @@
-"""Where each member stands, signed and handed from neighbor to neighbor, and how one that is behind gets the state.
+"""The standing of each member, signed and handed from neighbor to neighbor, and how one that is behind gets the state.
 
 All members have the same state after as many sums, so its digest says whether two agree. What more than t members have
 signed, an honest one has: a state with that digest may be taken over from anybody, piece by piece, each asked for.
@@ -38,11 +38,11 @@ class Place:
     digest: bytes
 
 
-class StandingTold(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+class StandingMessage(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """A message about where members stand."""
 
 
-class SumStanding(StandingTold, frozen=True, kw_only=True, tag=1):
+class SumStanding(StandingMessage, frozen=True, kw_only=True, tag=1):
     """`member` has the state with this digest, after so many sums. Of two, the larger `serial` is the later one."""
 
     member: Count
@@ -56,14 +56,14 @@ class SumStanding(StandingTold, frozen=True, kw_only=True, tag=1):
         return Place(self.sums, self.digest)
 
 
-class StateWanted(StandingTold, frozen=True, kw_only=True, tag=2):
+class StateWanted(StandingMessage, frozen=True, kw_only=True, tag=2):
     """Asks for the state with this digest, from `offset` on."""
 
     digest: Digest
     offset: Count
 
 
-class StatePiece(StandingTold, frozen=True, kw_only=True, tag=3):
+class StatePiece(StandingMessage, frozen=True, kw_only=True, tag=3):
     """A piece of a state of `size` bytes; an empty one says that the sender does not have that state any longer."""
 
     digest: Digest
@@ -189,7 +189,7 @@ class Standings:
 
 
 PATIENCE_S = 5.0
-"""How long a neighbor may take for a piece."""
+"""The longest time of a neighbor for a piece."""
 KEPT = 3
 """The latest states that are kept for others."""
 
@@ -207,14 +207,14 @@ CHANNEL = ExtensionChannel(
 
 
 SPREAD_PER_S, SPREAD_AT_ONCE = 20.0, 400.0
-"""How often a member's standings are passed on: it states one after each sum."""
+"""The limit on passing on a member's standings: it states one after each sum."""
 
 
 class StandingsTalk:
     """Passes standings on, gives this node's latest states, of at most `most_bytes`, to neighbors, and gets theirs."""
 
     def __init__(
-        self, standings: Standings, say: Callable[[int, ExtensionChannel, StandingTold], bool], most_bytes: int
+        self, standings: Standings, say: Callable[[int, ExtensionChannel, StandingMessage], bool], most_bytes: int
     ) -> None:
         self._standings, self._say = standings, say
         self._most_bytes = most_bytes
@@ -228,7 +228,7 @@ class StandingsTalk:
         self._spread: defaultdict[int, TokenBucket] = defaultdict(
             lambda: TokenBucket(SPREAD_PER_S, tokens=SPREAD_AT_ONCE, burst=SPREAD_AT_ONCE)
         )
-        """By member."""
+        """The limits by member."""
 
     def opened(self, peer: int) -> None:
         self.peers.append(peer)
@@ -239,7 +239,7 @@ class StandingsTalk:
         if peer in self.peers:
             self.peers.remove(peer)
 
-    def hear(self, peer: int, message: StandingTold) -> None:
+    def hear(self, peer: int, message: StandingMessage) -> None:
         """Raises PeerFault."""
         if isinstance(message, StateWanted):
             state = self._kept.get(message.digest, b"")

@@ -145,7 +145,7 @@ MOST_SLOTS = 8
 MOST_REFUSED = 512
 """The latest statements of an author that were refused, by their ids."""
 LOOK_EVERY = 4
-"""In beats: while statements come in anyway, neighbors compare only so often."""
+"""The beats between two comparisons of neighbors while statements come in anyway."""
 SHORT = 8
 """The bytes of an id by which neighbors compare."""
 
@@ -168,11 +168,11 @@ class Taken:
 
 
 @dataclass(slots=True)
-class Said:
+class AuthorLog:
     """An author's statements in one set-up."""
 
     counts: Counter[tuple[type[Statement], int]] = field(default_factory=Counter)
-    """How many statements of a kind, by slot; parcels by receiver, and under -1 in all."""
+    """The number of statements of a kind, by slot; parcels by receiver, and under -1 in all."""
     names: dict[int | None, list[bytes]] = field(default_factory=dict)
     """The ids of all its statements, by sum; those of the set-up and its roster under None."""
     latest: int = 0
@@ -198,18 +198,18 @@ class StatementLog:
         self._early: list[dict[bytes, tuple[int, Post, InSetup]]] = [{} for _ in settings.members]
         """Each member's statements about set-ups whose opening is not here."""
         self._digest = 0
-        self._said: list[dict[bytes, Said]] = [{} for _ in settings.members]
+        self._said: list[dict[bytes, AuthorLog]] = [{} for _ in settings.members]
         """Each member's statements, by set-up."""
         self.opened_by: dict[bytes, tuple[int, dict[int, bytes]]] = {}
         """The opener of each set-up that is kept, and the keys that the opening names, by member."""
         self._has_news, self._quiet, self._turn = False, 0, 0
-        """If something came since the last beat; the beats since neighbors compared; with which of them to begin."""
+        """True if something came since the last beat; the beats since neighbors compared; the first of them to ask."""
         self._keys: dict[int, dict[bytes, tuple[int, int]]] = {}
         """Life and serial of the keys of each member that are kept, by their ids."""
         self.route: dict[int, int] = {}
         """The neighbor who was the first to bring the latest keys of each member."""
         self.neighbors: list[int] = []
-        """In ascending order."""
+        """The neighbors, in ascending order."""
 
     def state(self, statement: Statement, effects: Effects) -> Taken:
         """Sign a statement of this node's own, and spread it, unless its set-up is dropped: nobody would take it."""
@@ -352,7 +352,7 @@ class StatementLog:
         if isinstance(statement, SetupOpening):
             return self._may_open(author, name, statement)
         setup, number = statement.setup, getattr(statement, "number", ROSTER)
-        named, said = self.opened_by[setup][1], self._said[author].setdefault(setup, Said())
+        named, said = self.opened_by[setup][1], self._said[author].setdefault(setup, AuthorLog())
         to = statement.to if isinstance(statement, Parcel) else None
         if author not in named or (to is not None and to not in named):
             self._refuse(author, name, "it has spoken of a set-up for who is not in it")
@@ -415,7 +415,7 @@ class StatementLog:
             self._forget([old])
             self._refuse(most, old)
             for of in self._said:
-                for names in of.pop(old, Said()).names.values():
+                for names in of.pop(old, AuthorLog()).names.values():
                     self._forget(names)
         self.opened_by[name] = author, named
         for member, keys in named.items():

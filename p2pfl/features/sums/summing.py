@@ -67,7 +67,7 @@ class Branch:
     slow: set[int] = field(default_factory=set)
     """The neighbors who have said for too long that they wait themselves."""
     asked: int = 0
-    """How often the parent has polled since the part was sent."""
+    """The polls of the parent since the part was sent."""
     polls: int = 0
     """The polls of this wave."""
 
@@ -94,13 +94,13 @@ class Tree:
         self.own: dict[Key, tuple[int, bytes, Words]] = {}
         """This node's own index, terms and masked vector, for each sum that it takes part in."""
         self.gathered: dict[Key, tuple[bytes, frozenset[int], Words, frozenset[int]]] = {}
-        """Where this node is the root: the wave, what it has brought, and who has said for too long that it waits."""
+        """For each sum with this node as root: the wave, the members and total that it brought, and who was slow."""
         self.changed: set[Key] = set()
         """The sums with something gathered, or a total, that nobody has looked at yet."""
         self._branches: dict[tuple[Key, int], Branch] = {}
         """The latest wave of each author, by sum."""
         self._totals: dict[bytes, tuple[int, Total]] = {}
-        """By digest, with the author of the list."""
+        """The totals by digest, each with the author of the list."""
         self._by_wave: dict[bytes, Branch] = {}
         self._slow: Counter[int] = Counter()
         """The waves that a neighbor has held, since it last brought its part in one."""
@@ -265,7 +265,7 @@ class Sum:
         self._history = history
         self.asked: Asked | None = None
         self.outcome: SumDone | Refused | None = None
-        """How it has ended, without its label."""
+        """The result, without its label."""
         self.has_waited = False
         """True if it ended by waiting in vain."""
         self._index = setup.settings.index
@@ -539,7 +539,7 @@ class Sum:
             self.refuse(short or "the masked sum is lost", has_waited=True)
 
     def _reveal(self, members: Collection[int], *, own: bool) -> Reveal:
-        """At first one's own secret, and shares of who is not in the sum; later of seeds that their owners owe."""
+        """Reveal one's own secret, and shares of who is not in the sum; later, of seeds that their owners owe."""
         setup, number = self.setup, self.number
         of = [m for m in setup.held if m in setup.roster and m not in members] if own else members
         shares = [(m, setup.share(m, number, in_list=not own)) for m in sorted(of)]
@@ -580,7 +580,7 @@ class _Secrets:
 
 
 class _Clock:
-    """When what happened in one sum."""
+    """The times of the events of one sum."""
 
     def __init__(self, began: float) -> None:
         self.began = self.moved = self.quorum = self.certified = began

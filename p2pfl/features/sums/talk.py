@@ -40,7 +40,7 @@ from p2pfl.features.sums.messages import (
     Refused,
     SendToNeighbor,
     SumDone,
-    Told,
+    SumMessage,
     Total,
     Want,
     Working,
@@ -62,7 +62,7 @@ MOST_LARGE_BYTES = 2**23 + HEAD_BYTES
 Large: TypeAlias = BranchPart | Total
 
 
-class Piece(Told, frozen=True, kw_only=True, tag=30):
+class Piece(SumMessage, frozen=True, kw_only=True, tag=30):
     """A piece of a large message of `size` bytes: those from `offset` on."""
 
     size: Annotated[int, Meta(ge=1, le=MOST_LARGE_BYTES)]
@@ -70,13 +70,13 @@ class Piece(Told, frozen=True, kw_only=True, tag=30):
     part: Annotated[bytes, Meta(min_length=1, max_length=PIECE_BYTES)]
 
 
-class Credit(Told, frozen=True, kw_only=True, tag=31):
+class Credit(SumMessage, frozen=True, kw_only=True, tag=31):
     """The sender has taken so many units since the session began."""
 
     taken: Count
 
 
-class Farewell(Told, frozen=True, kw_only=True, tag=32):
+class Farewell(SumMessage, frozen=True, kw_only=True, tag=32):
     """The sender has all that it came for: its neighbors may leave."""
 
 

@@ -263,11 +263,11 @@ MOST_PART_BYTES = 48 * 1024
 Counter = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
-class SchemaSaid(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
+class SchemaMessage(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """A message about the schema."""
 
 
-class ProposalsHeld(SchemaSaid, frozen=True, kw_only=True, tag=1):
+class ProposalsHeld(SchemaMessage, frozen=True, kw_only=True, tag=1):
     """The proposals that the sender has, one bit per member and one for the sums over all, and the digest of its
     schema, empty while it has none.
     """
@@ -276,7 +276,7 @@ class ProposalsHeld(SchemaSaid, frozen=True, kw_only=True, tag=1):
     agreed: Annotated[bytes, Meta(max_length=32)]
 
 
-class ProposalPart(SchemaSaid, frozen=True, kw_only=True, tag=2):
+class ProposalPart(SchemaMessage, frozen=True, kw_only=True, tag=2):
     """A piece of the proposal that `member` signed, which has `size` bytes; the piece starts at `offset`. Of the number
     after the last member's it is a piece of the sums.
     """
@@ -290,7 +290,7 @@ class ProposalPart(SchemaSaid, frozen=True, kw_only=True, tag=2):
 CHANNEL = ExtensionChannel(
     "schema", ProposalsHeld, ProposalPart, most_bytes=MOST_PART_BYTES + 64, per_s=200.0, at_once=4000.0
 )
-Send = Callable[[int, ExtensionChannel, SchemaSaid], object]
+Send = Callable[[int, ExtensionChannel, SchemaMessage], object]
 
 
 @dataclass(slots=True)
@@ -378,7 +378,7 @@ class SchemaTalk:
         self.neighbors[peer].is_through |= text == LEARNING
         self.changed.set()
 
-    def hear(self, peer: int, message: SchemaSaid) -> None:
+    def hear(self, peer: int, message: SchemaMessage) -> None:
         """Handle a message. Raises PeerFault: an honest node would not send it."""
         neighbor = self.neighbors[peer]
         try:

@@ -14,7 +14,7 @@ from p2pfl.console import NewOptions, NewPlan
 from p2pfl.errors import UserError
 
 TRAINING = {"optimizer": "adamw", "learning_rate": 0.002, "method": "plain"}
-"""What suits adapters better than the defaults. `variate` would steer by steps of AdamW, which are much larger than the
+"""Better for adapters than the defaults. `variate` would steer by steps of AdamW, which are much larger than the
 gradients that it corrects: nodes would hardly learn.
 """
 KEYS = (

@@ -1,4 +1,4 @@
-"""What an unknown table seems to hold: the kind of each column. None of this leaves the machine.
+"""The columns of an unknown table, and the kind that each seems to be. None of this leaves the machine.
 
 A string among numbers is taken as a code for missing.
 """

@@ -190,7 +190,7 @@ class ColumnNames(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class TableNames(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one node says. `columns` are keyed by their names in the schema; the target is one of them."""
+    """The statement of one node. `columns` are keyed by their names in the schema; the target is one of them."""
 
     node: str
     federation: str

@@ -257,7 +257,7 @@ FILE_NAME = "schema.toml"
 AGREED = "agreed"
 """The value used instead of a file name: the nodes agree on a schema before they train, by secure sums."""
 OPENLY = "agreed-openly"
-"""Of the version before: the same without secure sums. Nodes that have agreed like that go on."""
+"""The same without secure sums, in files of the version before. Nodes that have agreed like that go on."""
 FILE_KEYS = (*KEYS, "missing")
 """The keys of a schema file. `missing` has codes, as in `[task]`."""
 

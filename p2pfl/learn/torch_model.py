@@ -52,9 +52,9 @@ class Optimizer(Protocol):
     parameters: Sequence[nn.Parameter]
     memory: Memory
     slots: int
-    """How many values it keeps for each parameter."""
+    """The number of values that it keeps for each parameter."""
     temporaries: int
-    """How many more values a step takes for each value of the parameter that it changes."""
+    """The number of further values that a step takes for each value of the parameter that it changes."""
 
     def begin(self, rate: float) -> Step:
         """Make a step function with this learning rate. It skips parameters whose gradient is None. Its state starts

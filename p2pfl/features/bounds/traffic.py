@@ -33,15 +33,15 @@ TOTAL = "*"
 MOST_MONTHS = 12
 """A clock that is wrong counts in other months; this many are kept."""
 SOON_S, LATER_S = 5.0, 60.0
-"""How often the count is written: while there is much traffic, and else."""
+"""The time between two writes of the count: while there is much traffic, and else."""
 LONGEST_S = 32 * DAY.total_seconds()
 """The longest pause that a neighbor may announce, and the longest time without it before it is missed again."""
 FAREWELL_S = 2.0
-"""How long neighbors have to hear of a pause before the sessions end."""
+"""The time for neighbors to hear of a pause before the sessions end."""
 PAUSE_S = 60.0
-"""For how long no session opens after a look; the looks go on in a pause."""
+"""The time for which no session opens after a look; the looks go on in a pause."""
 BACK_S = 10.0
-"""How long a session lasts before a neighbor that paused is taken to be back: it may end one that comes too early."""
+"""The age of a session from which a neighbor that paused counts as back: it may end one that comes too early."""
 TELL_AGAIN_S = 600.0
 """The shortest time between two log lines about one neighbor's pauses."""
 ASK_AGAIN = Wait(1.0)
@@ -134,7 +134,7 @@ class Pause:
     until: datetime
     why: str
     since: float
-    """When it began, on the node's clock."""
+    """The time at which it began, on the node's clock."""
 
 
 @dataclass(slots=True)
@@ -142,10 +142,10 @@ class NeighborPause:
     """The pauses that a neighbor has announced; times are on the node's clock."""
 
     first_at: float
-    """When it first said so since it was last here."""
+    """The time of its first announcement since it was last here."""
     back_at: float
     told_at: float
-    """When the log was last told."""
+    """The time of the latest log line about it."""
 
 
 class BoundsFeature(Feature):
@@ -176,7 +176,7 @@ class TrafficBounds(Attached):
         self._absent: dict[int, NeighborPause] = {}
         self._pause: Pause | None = None
         self._back_at = 0.0
-        """When all neighbors should have sessions again after this node's own pause."""
+        """The time at which all neighbors should have sessions again after this node's own pause."""
         node.presence.is_excused = self.is_excused
 
     def channels(self) -> tuple[HandledChannel, ...]:

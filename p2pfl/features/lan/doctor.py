@@ -215,7 +215,7 @@ class Diagnosis:
     skipped: list[Interface]
     patients: list[Patient]
     away: Mapping[str, str] | None = None
-    """As of the node that runs here."""
+    """The relays at which the node that runs here is not registered, and why, as it reports."""
     problems: list[Problem] = field(default_factory=list)
 
 

@@ -79,7 +79,7 @@ class CharterKeeper:
     charter has been accepted, with the federation to follow from now on. This is the amended one or, if the running
     node cannot follow the whole charter, the previous one without the removed members. It may raise UserError if the
     node cannot follow that either. `on_alarm` is called with a kind, the peer from which the charter came, and a text.
-    `on_tickets` is called with tickets that a visitor brings.
+    `on_tickets` is called with tickets that a one-shot client brings.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class CharterKeeper:
         return self.edition.version
 
     def bring(self, raw: bytes) -> None:
-        """Accept a charter, or tickets, from a visitor, which need not be a member. Raises PeerFault: it is neither."""
+        """Accept a charter or tickets from a one-shot client, member or not. Raises PeerFault: it is neither."""
         is_credentials = raw.startswith(CREDENTIALS_MAGIC)
         try:
             (self._on_tickets if is_credentials else self.offer)(raw)
@@ -203,7 +203,7 @@ class CharterKeeper:
             self.alarm(WAITS, None, text)
 
     def _follow(self, federation: FederationConfig) -> str | None:
-        """Put a federation into force. Return None, or the reason why that is impossible while the node runs."""
+        """Make a federation the current one. Return None, or why that is impossible while the node runs."""
         if not extends(federation.members, self._running.members):
             return "it gives an index to another member than this node has run with"
         try:

@@ -59,7 +59,7 @@ class SiteAnswer(Stated, frozen=True, kw_only=True, tag=2):
     question: Id
     least_rows: Count
     refusal: Annotated[str, Meta(max_length=MOST_REASON)]
-    """Empty: it takes part."""
+    """Why the author does not take part; empty if it does."""
 
 
 Statement: TypeAlias = Question | SiteAnswer
@@ -98,7 +98,7 @@ def _domain(federation: FederationConfig) -> bytes:
 
 
 KEPT_S = 150.0
-"""How long statements are told to neighbors that come later."""
+"""The time for which statements are told to neighbors that come later."""
 Say = Callable[[int, ExtensionChannel, Struct], object]
 
 
@@ -141,7 +141,7 @@ class OpenQuestion:
 
     @property
     def least_rows(self) -> int:
-        """The most of what members want."""
+        """The largest least number of rows that a member asks for."""
         return max(answer.least_rows for answer in self.answers.values())
 
 
@@ -249,7 +249,7 @@ SUMS_CHANNEL = ExtensionChannel(
 )
 NONE = b""
 MOVES_PER_S, MOVES_AT_ONCE = 2.0, 64.0
-"""How often a neighbor may say at which question it is: an honest one does so twice for each."""
+"""The limit on a neighbor's messages about its present question: an honest one sends two for each."""
 SaySum = Callable[[int, ExtensionChannel, Carried | AtQuestion], bool]
 
 

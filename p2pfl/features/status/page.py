@@ -64,9 +64,9 @@ FAULTS_ALLOWED = TokenBucket(1 / 180, tokens=20.0, burst=20.0)
 """Twenty lines about our own errors, then one every three minutes: whoever can reach the port can trigger errors."""
 FAULTS.addFilter(lambda _: FAULTS_ALLOWED.take(time.monotonic()) == 0.0)
 VIEW_S = 0.5
-"""How old the whole view may be when it is sent."""
+"""The greatest age of the whole view when it is sent."""
 LINGERS_S = 1.5
-"""How long open pages have to read how the node ended."""
+"""The time for open pages to read how the node ended."""
 KEY = "status_listen"
 CONNECTIONS = 32
 """The most connections without the token; the same number of connections may have the token."""

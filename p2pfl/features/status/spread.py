@@ -210,7 +210,7 @@ class VitalsSpread:
             if other not in (peer, member):
                 recipient.lacks[member] = None
         self._on_row(row, known)
-        return known is None or _standing(known.vitals) != _standing(vitals)
+        return known is None or _sessions(known.vitals) != _sessions(vitals)
 
     def _hear_own(self, listener: Recipient, raw: bytes, vitals: Vitals, key: bytes) -> None:
         """Process one of this node's own rows. Unless it is the newest, it was signed before this process started."""
@@ -267,10 +267,6 @@ class VitalsSpread:
     def _message_with(self, members: list[int], now: float) -> VitalsTold:
         rows = [self.rows[member] for member in members]
         return VitalsTold(rows=tuple((max(0, round(now - row.said_at)), row.raw) for row in rows))
-
-
-def _standing(vitals: Vitals) -> tuple[str, bytes, bytes]:
-    return vitals.phase, vitals.live, vitals.unheard
 
 
 class Roster:

@@ -182,13 +182,13 @@ class Watchdog:
 
     def look(self, now: float) -> None:
         self.feed.expire()
-        self._look_for_company(now)
+        self._look_for_neighbors(now)
         self._look_at_loss(now)
         if now >= self.disk_at + DISK_EVERY_S:
             self.disk_at = now
             self._look_for_room()
 
-    def _look_for_company(self, now: float) -> None:
+    def _look_for_neighbors(self, now: float) -> None:
         facts = self.core.facts
         rounds, alone = facts.rounds - self.rounds, facts.alone - self.alone
         self.rounds, self.alone = facts.rounds, facts.alone

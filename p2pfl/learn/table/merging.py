@@ -437,7 +437,7 @@ class _Part:
 
 
 class FigureLayout:
-    """Where each figure is in the vector. `declared` are the schema keys in `[task]`."""
+    """The place of each figure in the vector. `declared` are the schema keys in `[task]`."""
 
     def __init__(self, tables: Iterable[TableNames], declared: Mapping[str, Any]) -> None:
         self._declared = declared

@@ -186,7 +186,7 @@ class Growing(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class GrowthState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Where the growth is. Everything in it follows from the settings and the sums."""
+    """The point that the growth has reached. Everything in it follows from the settings and the sums."""
 
     settings: TreeSettings
     cuts: list[list[int]]

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +29,6 @@ from p2pfl.errors import UserError
 from p2pfl.learn.intervals import Interval
 from p2pfl.learn.privacy.plan import Plan
 from p2pfl.methods import Method
-
-if TYPE_CHECKING:
-    pass
-
 
 Vector = NDArray[np.floating[Any]]
 """A one-dimensional array of float32, or of float64 in some tests."""

@@ -118,8 +118,8 @@ class Agreement:
         """Accept a missing statement. Raises PeerFault: it was not made by its member."""
         if member not in self.lacking:
             return
-        names = verify(self.federation, member, raw)
-        self._statements[member], self.raw_items[member] = names, raw
+        statement = verify(self.federation, member, raw)
+        self._statements[member], self.raw_items[member] = statement, raw
 
     def bitmap(self) -> bytes:
         """Return one bit per item, set if it is here."""
@@ -220,20 +220,20 @@ def signed_statement(federation: FederationConfig, node: NodeConfig, identity: I
     try:
         raw = file.read_bytes()
         verify(federation, federation.member(node.name).index, raw)
-        made = msgspec.json.decode(figures.read_bytes(), type=Proposal)
+        statistics = msgspec.json.decode(figures.read_bytes(), type=Proposal)
     except (OSError, PeerFault, *UNREADABLE):
-        made = own_proposal(federation, node)
-        statement = made if is_open(federation) else names_in(made)
+        statistics = own_proposal(federation, node)
+        statement = statistics if is_open(federation) else names_in(statistics)
         raw = sign_proposal(federation, pack(statement), identity)
         node.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(figures, [pack(made)])
+        replace_file(figures, [pack(statistics)])
         replace_file(node.state_dir / TEXT_NAME, [text_of(statement).encode()])
         replace_file(file, [raw])
     text = "this node sends these names, and figures only in sums over all nodes: %s"
     if is_open(federation):
         text = "this node sends these statistics, and nothing else of its table: %s"
     notice.info(text, node.state_dir / TEXT_NAME)
-    return raw, made
+    return raw, statistics
 
 
 def keep(federation: FederationConfig, node: NodeConfig, merged: Merged) -> bytes:

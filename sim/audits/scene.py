@@ -35,7 +35,7 @@ from p2pfl.engine.engine import Engine, Outcome
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.features import FEATURES
-from p2pfl.features.status.feature import Shown
+from p2pfl.features.status.feature import StatusDisplay
 from p2pfl.fleet.fleet import STOPPED, Child
 from p2pfl.fleet.one_process import InProcessFleet, _with_keys
 from p2pfl.learn.interface import Learner, Vector
@@ -492,7 +492,7 @@ class Spied(Application):
 
     async def _conclude(self, engine: Engine, driver: Driver) -> NodeResult:
         """Ask the victim for its latest vitals: a short run may be over before any has reached a spy."""
-        shown = self.attached.of(Shown)
+        shown = self.attached.of(StatusDisplay)
         if self.setup.member.index == self.eye.victim and shown.display.tells:
             self.vitals.append(shown.display.vitals())
         return await super()._conclude(engine, driver)

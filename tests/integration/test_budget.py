@@ -16,7 +16,7 @@ import pytest
 from p2pfl.errors import UserError
 from p2pfl.features import FEATURES
 from p2pfl.features.privacy import give_permission, ledger_path, permission_file
-from p2pfl.features.status import Shown
+from p2pfl.features.status import StatusDisplay
 from p2pfl.learn.privacy import Promise, Spend
 from p2pfl.node import Application, recover
 from p2pfl.storage import Store
@@ -161,7 +161,7 @@ async def test_without_a_person_s_word_a_node_mixes_and_trains_nothing(private):
 def told_of(node, index):
     """The steps that a node's rows say another one has paid for."""
     attached = getattr(node.application, "attached", None)
-    row = attached and attached.of(Shown).display.spread.rows.get(index)
+    row = attached and attached.of(StatusDisplay).display.spread.rows.get(index)
     return row.vitals.paid if row else 0
 
 
@@ -226,7 +226,7 @@ async def test_an_old_copy_of_a_node_trains_nothing_once_a_neighbor_tells_what_i
         await old.break_off()
     assert first.status.privacy.state == "open", "who has heard of it goes on"
     if not vitals:
-        assert first.application.attached.of(Shown).display.spread.rows[1].vitals.rounds == 0, (
+        assert first.application.attached.of(StatusDisplay).display.spread.rows[1].vitals.rounds == 0, (
             "nothing but the account is told"
         )
 

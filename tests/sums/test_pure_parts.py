@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from p2pfl.features.sums import (
     PRIME,
-    Asked,
     Blame,
     MemberList,
+    NewStatement,
     Post,
     SetupTally,
     SlotQuit,
@@ -25,7 +25,7 @@ from p2pfl.features.sums import (
     SpoiledSum,
     Sum,
     SumHistory,
-    Taken,
+    SumRequest,
     Tree,
     VectorReady,
     Wave,
@@ -94,7 +94,7 @@ def test_a_ballot_counts_the_first_vote_of_each_signer_in_any_order():
 
     def say(author, statement):
         post = Post(author=author, body=encode_statement(statement), signature=bytes(64))
-        whole.take(Taken(id=id_of(author, post.body), author=author, statement=statement, post=post, peer=1), 0)
+        whole.take(NewStatement(id=id_of(author, post.body), author=author, statement=statement, post=post, peer=1), 0)
 
     for author, place in ((0, 1), (1, 0), (1, 1), (2, 0), (3, 0), (0, 0)):
         say(author, SlotVote(setup=bytes(16), number=0, chosen=names[place]))
@@ -171,14 +171,14 @@ def slot(*statements, needed=3):
     tally = SlotTally(needed=needed)
     setup = SimpleNamespace(id=bytes(16), settings=SimpleNamespace(index=0, count=4))
     each = Sum(setup, 0, tally, Tree(), SumHistory(3), 0.0, Blame(0))
-    each.asked = Asked(label="x", values=np.zeros(1, "<u8"), terms=bytes(32), data=bytes(32), pause_s=0.0, at=0.0)
+    each.asked = SumRequest(label="x", values=np.zeros(1, "<u8"), terms=bytes(32), data=bytes(32), pause_s=0.0, at=0.0)
     whole = SetupTally(needed)
     whole.slots[0] = tally
     for author, statement in statements:
         body = encode_statement(statement)
         post = Post(author=author, body=body, signature=bytes(64))
         name = id_of(author, body)
-        whole.take(Taken(id=name, author=author, statement=statement, post=post, peer=1), 0)
+        whole.take(NewStatement(id=name, author=author, statement=statement, post=post, peer=1), 0)
     return each
 
 

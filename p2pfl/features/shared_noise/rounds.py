@@ -134,7 +134,7 @@ MOST_ROWS = 2**40
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class PaidPart:
     """This node's part of the sum of a round from `place`, paid for. `start` and `local` belong to the engine."""
 
     place: Place
@@ -154,7 +154,7 @@ class SumRounds(RoundsInStep):
         self.least = privacy.least_of(len(federation.present))
         self._alike = NoiseState(shared, setup.node.state_dir, setup.learner.size)
         super().__init__(node, algorithm, self._alike, colluders=privacy.colluders, least=self.least)
-        self._given: Given | None = None
+        self._given: PaidPart | None = None
 
     @property
     def sums_in_all(self) -> int:
@@ -219,7 +219,7 @@ class SumRounds(RoundsInStep):
             self.shared.common = before
         await self.state.tell()
 
-    async def _make_part(self) -> Given | None:
+    async def _make_part(self) -> PaidPart | None:
         """Make this node's part, once it is paid for; None if that is not possible now."""
         place = self.state.place
         outcome = await self.train()
@@ -230,7 +230,7 @@ class SumRounds(RoundsInStep):
             return None
         words = self.shared.part.view(np.uint64).astype("<u8")
         self.shared.part = None
-        return Given(place, words, *outcome)
+        return PaidPart(place, words, *outcome)
 
 
 class SharedNoiseFeature(Feature):

@@ -285,10 +285,10 @@ class StatusFeature(Feature):
         return setup.federation.privacy is not None
 
     def attach(self, node: NodeView) -> Attached:
-        return Shown(node)
+        return StatusDisplay(node)
 
 
-class Shown(Attached):
+class StatusDisplay(Attached):
     def __init__(self, node: NodeView) -> None:
         self._node = node
         self._page: StatusPage | None = None

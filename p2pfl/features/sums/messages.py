@@ -116,7 +116,6 @@ class MemberList(InSetup, frozen=True, kw_only=True, tag=7):
     """Proposes who is in a sum of these terms, with the digest of the sum of their masked vectors; or the roster."""
 
     number: Number
-
     members: Bits
     terms: Annotated[bytes, Meta(max_length=32)]
     total: Annotated[bytes, Meta(max_length=32)]
@@ -126,7 +125,6 @@ class SlotVote(InSetup, frozen=True, kw_only=True, tag=8):
     """The author's one vote in this slot, for the list with this id."""
 
     number: Number
-
     chosen: Id
 
 
@@ -134,7 +132,6 @@ class SlotQuit(InSetup, frozen=True, kw_only=True, tag=9):
     """The author gives the slot up, and will sign no list in it."""
 
     number: Number
-
     reason: Annotated[str, Meta(max_length=40)]
 
 

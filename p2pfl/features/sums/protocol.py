@@ -48,8 +48,8 @@ from p2pfl.features.sums.messages import (
 )
 from p2pfl.features.sums.records import Records, SumHistory
 from p2pfl.features.sums.setup import FIRST_S, Draw, KeySetup, SumPatience, SumSetup
-from p2pfl.features.sums.statement_log import Blame, StatementLog, Taken
-from p2pfl.features.sums.summing import Asked, Key, Sum, Tree
+from p2pfl.features.sums.statement_log import Blame, NewStatement, StatementLog
+from p2pfl.features.sums.summing import Key, Sum, SumRequest, Tree
 
 IN_VAIN = 16
 """The waits after which a sum is refused for which no set-up comes about."""
@@ -77,7 +77,7 @@ class Sums:
         """The set-up whose roster this member is on."""
         self._next = 0
         self._sums: dict[int, Sum] = {}
-        self._asked: Asked | None = None
+        self._asked: SumRequest | None = None
         self._ended_at = 0.0
         self.deadline: float | None = None
         """The time to call `wake`."""
@@ -122,7 +122,7 @@ class Sums:
         data = data or hashlib.blake2b(values.tobytes(), digest_size=32, person=b"sums data").digest()
         pause_s = now - self._ended_at if self._ended_at else 0.0
         self._key_setup.only = only
-        self._asked = Asked(label=label, values=values, terms=terms, data=data, only=only, pause_s=pause_s, at=now)
+        self._asked = SumRequest(label=label, values=values, terms=terms, data=data, only=only, pause_s=pause_s, at=now)
         self._everything_is_due()
         return self._settled(now, Effects())
 
@@ -190,7 +190,7 @@ class Sums:
         elif not taken:
             self._tree.again(peer, name, effects)
 
-    def _take(self, taken: Taken, now: float, effects: Effects) -> None:
+    def _take(self, taken: NewStatement, now: float, effects: Effects) -> None:
         statement = taken.statement
         if isinstance(statement, Keys) and taken.author == self.settings.index and taken.peer is not None:
             self._key_setup.outlive(statement.life)

@@ -26,7 +26,7 @@ from p2pfl.features.sums.messages import (
     Wave,
     members_of,
 )
-from p2pfl.features.sums.statement_log import Blame, Taken
+from p2pfl.features.sums.statement_log import Blame, NewStatement
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class SlotTally:
     """The reason of each who has given the slot up."""
     ready: dict[int, bytes] = field(default_factory=dict)
     """The terms of each member who has its vector."""
-    waves: dict[bytes, Taken] = field(default_factory=dict)
+    waves: dict[bytes, NewStatement] = field(default_factory=dict)
     """The waves, by id."""
     own: dict[int, list[bytes]] = field(default_factory=dict)
     """The secrets that members have revealed of their own."""
@@ -87,7 +87,7 @@ class SetupTally:
         self.acks: dict[int, set[int]] = defaultdict(set)
         self.slots: dict[int, SlotTally] = defaultdict(lambda: SlotTally(needed=needed))
 
-    def take(self, taken: Taken, index: int) -> None:
+    def take(self, taken: NewStatement, index: int) -> None:
         """`index` is this node's."""
         author, statement = taken.author, taken.statement
         match statement:
@@ -136,7 +136,7 @@ class Records:
     def keep_only(self, setups: Container[bytes]) -> None:
         self.tallies = {setup: tally for setup, tally in self.tallies.items() if setup in setups}
 
-    def take(self, taken: Taken) -> None:
+    def take(self, taken: NewStatement) -> None:
         statement = taken.statement
         if isinstance(statement, Keys):
             of = self._keys.setdefault(taken.author, {})

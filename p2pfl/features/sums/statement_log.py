@@ -151,7 +151,7 @@ SHORT = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class NewStatement:
     """A new statement. `id` names it; `peer` brought it, or None: it is this node's own."""
 
     id: bytes
@@ -211,19 +211,19 @@ class StatementLog:
         self.neighbors: list[int] = []
         """The neighbors, in ascending order."""
 
-    def state(self, statement: Statement, effects: Effects) -> Taken:
+    def state(self, statement: Statement, effects: Effects) -> NewStatement:
         """Sign a statement of this node's own, and spread it, unless its set-up is dropped: nobody would take it."""
         body = encode_statement(statement)
         post = Post(author=self._settings.index, body=body, signature=self._identity.sign(self._domain + body))
         name = id_of(post.author, body)
         if isinstance(statement, InSetup) and statement.setup not in self.opened_by:
-            return Taken(id=name, author=post.author, statement=statement, post=post, peer=None)
+            return NewStatement(id=name, author=post.author, statement=statement, post=post, peer=None)
         taken = self._take(post, name, statement, None, effects)
         if taken is None:
             raise RuntimeError(f"more statements in one slot than a member may make: {statement}")
         return taken
 
-    def hear(self, peer: int, post: Post, name: bytes, effects: Effects) -> list[Taken]:
+    def hear(self, peer: int, post: Post, name: bytes, effects: Effects) -> list[NewStatement]:
         """Take a statement and pass it on, and with an opening what waited for it; nothing if it is known or too much.
 
         Keys of this node's own that it has not stated are of an earlier life: not kept, and told to the caller.
@@ -261,7 +261,7 @@ class StatementLog:
             if len(early) > MOST_EARLY:
                 del early[next(iter(early))]
 
-    def _released(self, setup: bytes, effects: Effects) -> list[Taken]:
+    def _released(self, setup: bytes, effects: Effects) -> list[NewStatement]:
         taken = []
         for author in self.opened_by[setup][1]:
             for name, (peer, post, statement) in list(self._early[author].items()):
@@ -318,8 +318,10 @@ class StatementLog:
         """Return the short ids of the latest statements, as many as one message may hold."""
         return b"".join([*self._refused, *self._seen][-(MOST_ID_BYTES // SHORT) :])
 
-    def _take(self, post: Post, name: bytes, statement: Statement, peer: int | None, effects: Effects) -> Taken | None:
-        taken = Taken(id=name, author=post.author, statement=statement, post=post, peer=peer)
+    def _take(
+        self, post: Post, name: bytes, statement: Statement, peer: int | None, effects: Effects
+    ) -> NewStatement | None:
+        taken = NewStatement(id=name, author=post.author, statement=statement, post=post, peer=peer)
         if post.author == self._settings.index and peer is not None and isinstance(statement, Keys):
             self._refuse(post.author, name)
             return taken
@@ -339,7 +341,7 @@ class StatementLog:
             self.route[post.author] = peer
         return taken
 
-    def _route(self, taken: Taken, to: int, effects: Effects) -> None:
+    def _route(self, taken: NewStatement, to: int, effects: Effects) -> None:
         """Hand a parcel to who first brought its receiver's keys; if that way is broken its author spreads it later."""
         through = to if to in self.neighbors else self.route.get(to)
         if to != self._settings.index and through is not None and through != taken.peer:

@@ -41,7 +41,7 @@ from p2pfl.features.sums.messages import (
 )
 from p2pfl.features.sums.records import SlotTally, SumHistory
 from p2pfl.features.sums.setup import SumSetup
-from p2pfl.features.sums.statement_log import Blame, Taken
+from p2pfl.features.sums.statement_log import Blame, NewStatement
 
 Key: TypeAlias = tuple[bytes, int]
 """A set-up and the number of a sum."""
@@ -57,7 +57,7 @@ MOST_WORKING = 12
 class Branch:
     """One node's place in the tree of one wave."""
 
-    taken: Taken
+    taken: NewStatement
     waiting: set[int]
     parts: dict[int, tuple[frozenset[int], Words]] = field(default_factory=dict)
     """The parts of the children, by neighbor."""
@@ -108,7 +108,7 @@ class Tree:
     def is_busy(self) -> bool:
         return any(branch.waiting for branch in self._branches.values())
 
-    def wave(self, taken: Taken, neighbors: Iterable[int], effects: Effects) -> None:
+    def wave(self, taken: NewStatement, neighbors: Iterable[int], effects: Effects) -> None:
         """A wave that is new here. An older one of its author's than the present one is left alone."""
         branch = Branch(taken=taken, waiting=set(neighbors) - {taken.peer})
         place = branch.key, taken.author
@@ -232,7 +232,7 @@ OTHER_SIZE = "the masked sum has another size"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SumRequest:
     """A vector to be summed, asked for `at` this time, `pause_s` after this member's last sum. `data`: its digest."""
 
     label: str
@@ -263,7 +263,7 @@ class Sum:
     ) -> None:
         self.setup, self.number, self._tally, self._tree, self._blame = setup, number, tally, tree, blame
         self._history = history
-        self.asked: Asked | None = None
+        self.asked: SumRequest | None = None
         self.outcome: SumDone | Refused | None = None
         """The result, without its label."""
         self.has_waited = False
@@ -286,7 +286,7 @@ class Sum:
     def key(self) -> tuple[bytes, int]:
         return self.setup.id, self.number
 
-    def ask(self, asked: Asked, now: float) -> None:
+    def ask(self, asked: SumRequest, now: float) -> None:
         """Begin with this member's vector; too late for that, the sum is that of the others."""
         self.asked = asked
         self._clock.began = self._clock.moved = now
@@ -343,7 +343,7 @@ class Sum:
         elif self.asked is not None:
             yield from self._agree(self.asked, now, wait_s)
 
-    def _agree(self, asked: Asked, now: float, wait_s: float) -> Iterator[Step]:
+    def _agree(self, asked: SumRequest, now: float, wait_s: float) -> Iterator[Step]:
         tally = self._tally
         if self._index not in tally.ready:
             yield VectorReady(setup=self.setup.id, number=self.number, terms=asked.terms)
@@ -352,7 +352,7 @@ class Sum:
             yield from self._vote(asked, now, wait_s)
         yield from self._tire(asked, now, wait_s)
 
-    def _lead(self, asked: Asked, now: float, wait_s: float) -> Iterator[Step]:
+    def _lead(self, asked: SumRequest, now: float, wait_s: float) -> Iterator[Step]:
         """Send the wave out, if it is this member's turn, and propose what it has brought."""
         tally, clock, settings = self._tally, self._clock, self.setup.settings
         self._strange = {member for member, theirs in tally.ready.items() if theirs != asked.terms}
@@ -392,14 +392,14 @@ class Sum:
         in_time = rank == MINE or (clock.is_quorum and now > clock.quorum + wait_s * (rank + NEXT - EARLY))
         return member in self._alike and in_time
 
-    def _wave(self, asked: Asked) -> Wave:
+    def _wave(self, asked: SumRequest) -> Wave:
         most = MOST_TURNS * self.setup.settings.count  # a larger one is a liar's
         epochs = (taken.wave.epoch for taken in self._tally.waves.values())
         epoch = max((epoch for epoch in epochs if epoch <= most), default=-1) + 1
         return Wave(setup=self.setup.id, number=self.number, epoch=epoch, terms=asked.terms)
 
     def _propose(
-        self, asked: Asked, members: frozenset[int], total: Words, slow: frozenset[int], ready: frozenset[int]
+        self, asked: SumRequest, members: frozenset[int], total: Words, slow: frozenset[int], ready: frozenset[int]
     ) -> Iterator[Step]:
         """Propose who has come, or ask again if one who is ready was missed; not if it alone holds its part back."""
         del self._tree.gathered[self.key]
@@ -423,7 +423,7 @@ class Sum:
         yield MemberList(setup=self.setup.id, number=self.number, members=bits, terms=asked.terms, total=digest)
         yield Total(setup=self.setup.id, number=self.number, members=bits, vector=vector)
 
-    def _vote(self, asked: Asked, now: float, wait_s: float) -> Iterator[Step]:
+    def _vote(self, asked: SumRequest, now: float, wait_s: float) -> Iterator[Step]:
         """Sign the first list that is in order, once its total is here: then it cannot be lost with its root."""
         self.missing_total = b""
         settings = self.setup.settings
@@ -453,7 +453,7 @@ class Sum:
                 yield Keep(data=asked.data, members=members)
                 yield SlotVote(setup=self.setup.id, number=self.number, chosen=name)
 
-    def _flaw_of(self, name: bytes, members: frozenset[int], asked: Asked) -> str:
+    def _flaw_of(self, name: bytes, members: frozenset[int], asked: SumRequest) -> str:
         """Return what is wrong with a list; empty: nothing. It stays so until this member has signed one."""
         if name not in self._flaws:
             flaw = self.setup.flaw(members)
@@ -479,7 +479,7 @@ class Sum:
     def _quit(self, reason: str) -> SlotQuit:
         return SlotQuit(setup=self.setup.id, number=self.number, reason=reason[:40])
 
-    def _tire(self, asked: Asked, now: float, wait_s: float) -> Iterator[Step]:
+    def _tire(self, asked: SumRequest, now: float, wait_s: float) -> Iterator[Step]:
         clock = self._clock
         start = clock.quorum if clock.is_quorum else clock.began + 20 * asked.pause_s
         reason = self._flaw or (

@@ -39,7 +39,7 @@ class TableCheck(Check):
     part = "tables"
 
     def __init__(self) -> None:
-        self.tables: TablesFound | None = None
+        self.tables: TableReport | None = None
 
     def of_files(self, inspected: Inspected) -> None:
         with suppress(UserError):  # loading the learners reports why
@@ -72,7 +72,7 @@ class TableCheck(Check):
 
 
 @dataclass(slots=True)
-class TablesFound:
+class TableReport:
     """The result of reading the tables here.
 
     `rows` has the facts about each node; `wrong` has the indices of members whose tables cannot be used.
@@ -109,7 +109,7 @@ def warn_of_figures(task: TableTask, federation: FederationConfig) -> list[str]:
     return [f"{text}: {named} reveal something about the rows from which they were computed"]
 
 
-def look_at_tables(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> TablesFound | None:
+def look_at_tables(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> TableReport | None:
     """Read the tables of the nodes on this machine. Return None if the task is a different one.
 
     Raises UserError: the task, or its schema, makes no sense.
@@ -123,14 +123,14 @@ def look_at_tables(federation: FederationConfig, here: Mapping[int, NodeConfig])
     task = table_task(agreed.options, federation.path.parent)
     read, wrong = _read(here, task.schema, task.layout)
     rows, odd = survey(read.tables, task.schema)
-    return TablesFound(rows=rows, mistakes=read.mistakes, warnings=[*read.warnings, *odd], wrong=wrong, task=task)
+    return TableReport(rows=rows, mistakes=read.mistakes, warnings=[*read.warnings, *odd], wrong=wrong, task=task)
 
 
-def _before_agreement(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> TablesFound:
+def _before_agreement(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> TableReport:
     """Check the proposals of the nodes on this machine, and the schema that they would agree on without others."""
     from p2pfl.features.tables.agreeing import preview, refuse_to_agree  # noqa: PLC0415 - as above
 
-    tables, proposals = TablesFound(wrong=set(here)), []
+    tables, proposals = TableReport(wrong=set(here)), []
     try:
         refuse_to_agree(federation, here.values())
     except UserError as error:

@@ -124,7 +124,7 @@ class GrowingFile(msgspec.Struct, forbid_unknown_fields=True, array_like=True):
     state: bytes
 
 
-class Packed(msgspec.Struct, forbid_unknown_fields=True, array_like=True):
+class PackedTrees(msgspec.Struct, forbid_unknown_fields=True, array_like=True):
     """The state that a node hands to one that is behind."""
 
     members: list[int]
@@ -193,12 +193,12 @@ class GrownState(AlikeState):
         return self._learner.growth.state.step
 
     def packed(self, model: Vector, rounds: int) -> bytes:  # noqa: ARG002 - both follow from the growth
-        return msgspec.msgpack.encode(Packed(sorted(self.members), self._learner.growth.pack()))
+        return msgspec.msgpack.encode(PackedTrees(sorted(self.members), self._learner.growth.pack()))
 
     def unpack(self, state: bytes) -> tuple[int, Vector, Callable[[], None]]:
         learner = self._learner
         try:
-            packed = msgspec.msgpack.decode(state, type=Packed)
+            packed = msgspec.msgpack.decode(state, type=PackedTrees)
         except UNREADABLE as error:
             raise ValueError(f"no state of trees: {error}") from None
         if not all(0 <= member < len(self._keys) for member in packed.members):

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
+from statistics import fmean
 
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.learn.metrics import LOSS, Measure
@@ -22,12 +24,12 @@ from sim.plans.systems import DAY_S, PlannedSystem, PlanWishes, Tell, check_wish
 from sim.sweeps.job import NONE, Job, RunOutcome, build, make_job, run_seldom
 from sim.sweeps.run import Folder, run_here, undisturbed
 from topologies.errors import TopologyError
+from topologies.plots import counted
 
 HONEST = NONE
 """The name of the condition in which nobody lies."""
 ATTACKS = ("dissensus", "spectral", "mirror", "alie", "sign-flip")
-FIRST_ATTACKS = 1
-"""The first look at a system tries so many of the attacks."""
+"""The first look at a system tries the first of them alone."""
 GRAPHS_SHARE, FIRST_SHARE, LAST_SHARE = 0.2, 0.5, 0.97
 """The parts of the time after which no further graph is searched, the first look ends, and all ends."""
 CLOSER, FINALISTS = 8, 2
@@ -49,11 +51,11 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """A report's figures: the honest nodes' worst and mean main measure, and the bytes that the `busiest` sent."""
+    """A report's figures: the honest nodes' worst and mean main measure, and the bytes that the busiest one sends."""
 
     worst: float
     mean: float
-    busiest: int
+    bytes_per_day: float
     time_s: float
 
 
@@ -125,11 +127,11 @@ def make_plan(wishes: PlanWishes, out: Path, *, within_s: float, jobs: int, tell
     with folder.lock():
         (out / "graphs").mkdir(exist_ok=True)
         graphs, refusal = find_graphs(wishes, out / "graphs", tell, begun + GRAPHS_SHARE * within_s)
-        bench = Bench(wishes=wishes, folder=folder, count=jobs, tell=tell)
-        everything = [system for system in systems(wishes, graphs) if bench.objection(system) is None]
-        if not everything:
-            raise UserError(next(filter(None, bench.impossible.values())))
-        search, interrupted = _Search(bench, everything), False
+        search, interrupted = PlanSearch(wishes=wishes, folder=folder, count=jobs, tell=tell), False
+        trials = [Trial(system=system, attack=HONEST, seed=wishes.seed) for system in systems(wishes, graphs)]
+        search.systems = [trial.system for trial in trials if search.objection(trial) is None]
+        if not search.systems:
+            raise UserError(next(filter(None, search.impossible.values())))
         try:
             search.go(begun + FIRST_SHARE * within_s, begun + LAST_SHARE * within_s)
         except KeyboardInterrupt:
@@ -138,93 +140,79 @@ def make_plan(wishes: PlanWishes, out: Path, *, within_s: float, jobs: int, tell
     if not ranking:
         if interrupted:
             raise KeyboardInterrupt
-        if bench.failed:
-            raise UserError(f"no run succeeded: {next(iter(bench.failed.values()))}")
+        if search.failed:
+            raise UserError(f"no run succeeded: {next(iter(search.failed.values()))}")
         text = "not even the first system could be simulated in this time"
         raise UserError(text, key="--within", value=f"{within_s:g}s", allowed="more time, or fewer --rounds")
     return SystemPlan(
         wishes=wishes,
         ranking=ranking,
-        measure=bench.measure,
+        measure=search.measure,
         refused=tuple(_refused(wishes, ranking[0], refusal)),
-        tried=max(len(bench.complete(everything, look)) for look in search.looks),
-        of=len(everything),
-        runs=len(bench.results),
-        by_arrays=sum(trial.arrays for trial in bench.results),
+        tried=max(len(search.complete(look)) for look in search.looks),
+        of=len(search.systems),
+        runs=len(search.results),
+        by_arrays=sum(trial.arrays for trial in search.results),
         interrupted=interrupted,
         hurried=search.hurried,
-        failures=tuple(bench.failed.values()),
+        failures=tuple(search.failed.values()),
     )
 
 
-class _Search:
-    """The looks: many systems roughly, then the best of them."""
-
-    def __init__(self, bench: Bench, everything: Sequence[PlannedSystem]) -> None:
-        self.bench, self.everything, self.hurried = bench, everything, True
-        self.looks: list[TrialLook] = []
-
-    def go(self, first_until: float, until: float) -> None:
-        """Search until the times on the monotonic clock: of the first look, and of all."""
-        attacks: Sequence[str] = ATTACKS if self.bench.wishes.liars else ()
-        seed = self.bench.wishes.seed
-        first = TrialLook(attacks=(HONEST, *attacks[:FIRST_ATTACKS]), seeds=(seed,), rough=not attacks)
-        # the first system has the time of the closer look, too: a result that is late is better than none
-        if not self._perform(first, self.everything[:1], until):
-            return
-        self.hurried = not self._perform(first, self.everything, first_until)
-        best = [one.system for one in self.ranking()[:CLOSER]]
-        if len(best) < min(FINALISTS, len(self.everything)):
-            self.hurried = not self._perform(first, self.everything, until)
-            return
-        for seeds in CLOSER_SEEDS:
-            self._perform(TrialLook(attacks=(HONEST, *attacks), seeds=range(seed, seed + seeds)), best, until)
-
-    def _perform(self, look: TrialLook, chosen: Sequence[PlannedSystem], until: float) -> bool:
-        if look not in self.looks:
-            self.looks.append(look)
-        return self.bench.perform(self.bench.trials(look, chosen), until)
-
-    def ranking(self) -> tuple[SystemStanding, ...]:
-        """Rank the systems with all results of the latest look in which there are some to compare: what breaks no wish
-        first, then by the worst node in the worst condition; ties by bytes.
-        """
-        done = {look: self.bench.complete(self.everything, look) for look in self.looks}
-        if not done:
-            return ()
-        look = max(reversed(self.looks), key=lambda one: min(FINALISTS, len(done[one])))
-        wishes, measure = self.bench.wishes, self.bench.measure
-
-        def key(one: SystemStanding) -> tuple[float, ...]:
-            over = max(0, one.bytes_per_day - wishes.bytes_per_day) if wishes.bytes_per_day else 0
-            score, exactly = (merit(value, measure)[1] for value in (float(f"{one.worst:.{DIGITS}g}"), one.worst))
-            return (over, one.system.guaranteed[1] < wishes.liars, -score, one.bytes_per_day, -exactly)
-
-        return tuple(sorted((self.bench.standing(one, look) for one in done[look]), key=key))
-
-
 @dataclass(slots=True)
-class Bench:
-    """Runs trials in `count` processes, and knows the results of all that have ended."""
+class PlanSearch:
+    """The looks: many `systems` roughly, then the best of them. Runs trials in `count` processes; knows all results."""
 
     wishes: PlanWishes
     folder: Folder
     count: int
     tell: Tell
+    systems: Sequence[PlannedSystem] = ()
+    looks: list[TrialLook] = field(default_factory=list)
+    hurried: bool = True
     results: dict[Trial, TrialResult] = field(default_factory=dict)
-    impossible: dict[tuple[PlannedSystem, str, bool], str | None] = field(default_factory=dict)
-    """Why such a run cannot be built, as arrays or not; None if it can."""
+    impossible: dict[Trial, str | None] = field(default_factory=dict)
+    """Why such a run cannot be built; None if it can."""
     failed: dict[Trial, str] = field(default_factory=dict)
     measure: Measure = LOSS
 
+    def go(self, first_until: float, until: float) -> None:
+        """Search until the times on the monotonic clock: of the first look, and of all."""
+        attacks, seed = ATTACKS if self.wishes.liars else (), self.wishes.seed
+        first = TrialLook(attacks=(HONEST, *attacks[:1]), seeds=(seed,), rough=not attacks)
+        # the first system has the time of the closer look, too: a result that is late is better than none
+        if not self.perform(first, self.systems[:1], until):
+            return
+        self.hurried = not self.perform(first, self.systems, first_until)
+        best = [standing.system for standing in self.ranking()[:CLOSER]]
+        if len(best) < min(FINALISTS, len(self.systems)):
+            self.hurried = not self.perform(first, self.systems, until)
+            return
+        for seeds in CLOSER_SEEDS:
+            self.perform(TrialLook(attacks=(HONEST, *attacks), seeds=range(seed, seed + seeds)), best, until)
+
+    def ranking(self) -> tuple[SystemStanding, ...]:
+        """Rank the systems with all results of the latest look in which there are some to compare: what breaks no wish
+        first, then by the worst node in the worst condition; ties by bytes.
+        """
+        done = {look: self.complete(look) for look in reversed(self.looks)}
+        look = max(done, key=lambda look: min(FINALISTS, len(done[look])), default=None)
+
+        def key(standing: SystemStanding) -> tuple[float, ...]:
+            over = max(0, standing.bytes_per_day - (self.wishes.bytes_per_day or standing.bytes_per_day))
+            rounded = float(f"{standing.worst:.{DIGITS}g}")
+            score, exactly = (merit(value, self.measure)[1] for value in (rounded, standing.worst))
+            bears = standing.system.guaranteed[1] >= self.wishes.liars
+            return (over, not bears, -score, standing.bytes_per_day, -exactly)
+
+        return () if look is None else tuple(sorted((self.standing(system, look) for system in done[look]), key=key))
+
     def trials(self, look: TrialLook, systems: Iterable[PlannedSystem]) -> list[Trial]:
-        return [
-            Trial(system=one, attack=attack, seed=seed, arrays=look.rough and not why)
-            for one in systems
-            for seed in look.seeds
-            for attack in look.attacks
-            for why in [look.rough and self.objection(one, attack, arrays=True)]
+        chosen = [
+            Trial(system=system, attack=attack, seed=seed, arrays=look.rough)
+            for system, seed, attack in product(systems, look.seeds, look.attacks)
         ]
+        return [replace(trial, arrays=trial.arrays and self.objection(trial) is None) for trial in chosen]
 
     def job(self, trial: Trial) -> Job:
         """Return the job of a trial, with the names of options that `p2pfl sim run` has, too."""
@@ -245,56 +233,53 @@ class Bench:
         }
         return make_job({key: value for key, value in options.items() if value is not None}, trial.seed)
 
-    def objection(self, system: PlannedSystem, attack: str = HONEST, *, arrays: bool = False) -> str | None:
-        """Build one run of the system, to find out why its choices do not fit together, or not with arrays."""
-        case = (system, attack, arrays)
-        if case not in self.impossible:
-            self.impossible[case] = None
+    def objection(self, trial: Trial) -> str | None:
+        """Build the run, to find out why its choices do not fit together, or not with arrays."""
+        if trial not in self.impossible:
             try:
-                build(self.job(Trial(system=system, attack=attack, seed=self.wishes.seed, arrays=arrays)))
+                build(self.job(trial))
+                self.impossible[trial] = None
             except (P2PFLError, TopologyError) as error:
-                self.impossible[case] = str(error)
-        return self.impossible[case]
+                self.impossible[trial] = str(error)
+        return self.impossible[trial]
 
-    def perform(self, trials: Iterable[Trial], until: float) -> bool:
+    def perform(self, look: TrialLook, systems: Iterable[PlannedSystem], until: float) -> bool:
         """Run the trials without a result, in order, until then on the monotonic clock. Returns True if all ended."""
+        self.looks += [] if look in self.looks else [look]
         jobs: dict[str, tuple[Job, Trial]] = {}
-        for trial in trials:
-            if trial not in self.results and trial not in self.failed and not self.objection(trial.system):
+        for trial in self.trials(look, systems):
+            if trial not in self.results and trial not in self.failed:
                 job = self.job(trial)
-                report = self.folder.report(job.key)
-                if report is None or not self._read(trial, report):
+                if not self._read(trial, self.folder.report(job.key)):
                     jobs[job.key] = job, trial
         missing, ended = [job for job, _ in jobs.values()], 0
         with closing(run_here(missing, run_seldom, self.count, until=until)) as outcomes:
-            for job, outcome in outcomes:
-                ended += 1
+            for ended, (job, outcome) in enumerate(outcomes, 1):
                 with undisturbed():
                     self._take(jobs[job.key][1], job, outcome)
                 self.tell(f"{len(self.results)} runs, in this look {ended} of {len(missing)}")
         return ended == len(missing)
 
-    def complete(self, systems: Iterable[PlannedSystem], look: TrialLook) -> list[PlannedSystem]:
+    def complete(self, look: TrialLook) -> list[PlannedSystem]:
         """Return the systems for which every trial of the look has a result."""
-        return [one for one in systems if all(trial in self.results for trial in self.trials(look, [one]))]
+        return [each for each in self.systems if all(trial in self.results for trial in self.trials(look, [each]))]
 
     def standing(self, system: PlannedSystem, look: TrialLook) -> SystemStanding:
         """Sum up a system for which every trial of the look has ended."""
         trials = self.trials(look, [system])
 
-        def mean(attack: str, figure: Callable[[TrialResult], float]) -> float:
-            found = [self.results[one] for one in trials if one.attack == attack]
-            return math.fsum(map(figure, found)) / len(found)
+        def mean(attack: str, figure: str) -> float:
+            return fmean(getattr(self.results[trial], figure) for trial in trials if trial.attack == attack)
 
         # what counts is the worst of all conditions: under some attacks nodes learn better than without
-        lies = {attack: mean(attack, lambda one: one.worst) for attack in look.attacks} if len(look.attacks) > 1 else {}
+        lies = {attack: mean(attack, "worst") for attack in look.attacks} if len(look.attacks) > 1 else {}
         return SystemStanding(
             system=system,
-            honest_worst=mean(HONEST, lambda one: one.worst),
-            honest_mean=mean(HONEST, lambda one: one.mean),
+            honest_worst=mean(HONEST, "worst"),
+            honest_mean=mean(HONEST, "mean"),
             lied_to=min(lies.items(), key=lambda pair: merit(pair[1], self.measure)) if lies else None,
-            bytes_per_day=round(mean(HONEST, lambda one: one.busiest / max(1.0, one.time_s / DAY_S))),
-            time_s=mean(HONEST, lambda one: one.time_s),
+            bytes_per_day=round(mean(HONEST, "bytes_per_day")),
+            time_s=mean(HONEST, "time_s"),
             seeds=len(look.seeds),
             attacks=max(0, len(lies) - 1),
             arrays=trials[0].arrays,
@@ -308,17 +293,15 @@ class Bench:
         self.folder.keep_failure(job, reason, outcome.trace)
         self.failed[trial] = reason
 
-    def _read(self, trial: Trial, text: bytes) -> bool:
+    def _read(self, trial: Trial, text: bytes | None) -> bool:
         try:
-            report = Report.from_json(text)
+            report = Report.from_json(text or b"")
         except ValueError:
             return False
         result = result_of(report)
-        if result is None:
-            return False
-        self.measure = report.main_measure
-        self.results[trial] = result
-        return True
+        if result is not None:
+            self.measure, self.results[trial] = report.main_measure, result
+        return result is not None
 
 
 def result_of(report: Report) -> TrialResult | None:
@@ -330,28 +313,25 @@ def result_of(report: Report) -> TrialResult | None:
         return None
     # a model that is no longer finite has learned nothing: the worst that there is
     hopeless = 0.0 if main.higher_is_better else 1e30
-    finite = [value if math.isfinite(value) else hopeless for value in values]
+    finite, time_s = [value if math.isfinite(value) else hopeless for value in values], report.virtual_time_s or 0.0
     return TrialResult(
         worst=min(finite) if main.higher_is_better else max(finite),
-        mean=math.fsum(finite) / len(finite),
-        busiest=max(node.bytes_sent or 0 for node in honest),
-        time_s=report.virtual_time_s or 0.0,
+        mean=fmean(finite),
+        bytes_per_day=max(node.bytes_sent or 0 for node in honest) / max(1.0, time_s / DAY_S),
+        time_s=time_s,
     )
 
 
-def _refused(wishes: PlanWishes, winner: SystemStanding, refusal: str | None) -> list[str]:
-    found = []
-    liars = "1 liar" if wishes.liars == 1 else f"{wishes.liars} liars"
+def _refused(wishes: PlanWishes, winner: SystemStanding, refusal: str | None) -> Iterator[str]:
+    liars, (low, high) = counted(wishes.liars, "liar"), winner.system.guaranteed
     if refusal is not None:
-        found.append(f"no guarantee against {liars}: {refusal}")
-    elif wishes.liars and winner.system.guaranteed[0] < wishes.liars:
-        low, high = winner.system.guaranteed
-        unknown = high >= wishes.liars
-        why = "a graph of this size is too large to prove more" if unknown else "no better one had a look in this time"
-        found.append(f"no guarantee against {liars}: the first system is known to bear {low}; {why}")
+        yield f"no guarantee against {liars}: {refusal}"
+    elif low < wishes.liars:
+        unknown = "a graph of this size is too large to prove more"
+        why = unknown if high >= wishes.liars else "no better one had a look in this time"
+        yield f"no guarantee against {liars}: the first system is known to bear {low}; {why}"
     if wishes.bytes_per_day is not None and winner.bytes_per_day > wishes.bytes_per_day:
-        found.append(
+        yield (
             f"no system that was tried sends so little: {wishes.bytes_per_day:,} bytes a day were wished, and the "
             f"nearest sends {winner.bytes_per_day:,}; fewer rounds send less"
         )
-    return found

@@ -82,43 +82,32 @@ class PlanWishes:
 
 
 def check_wishes(wishes: PlanWishes) -> None:
-    """Raise UserError for wishes that make no sense, alone or together; ExceptionGroup if there are several."""
-    found = list(_mistakes(wishes))
-    if len(found) > 1:
-        raise ExceptionGroup("mistakes in the wishes", found)
-    if found:
-        raise found[0]
+    """Raise ExceptionGroup with a UserError for each wish that makes no sense, alone or with others."""
+    mistakes = list(_mistakes(wishes))
+    if mistakes:
+        raise ExceptionGroup("mistakes in the wishes", mistakes)
 
 
 def _mistakes(wishes: PlanWishes) -> Iterator[UserError]:
-    if wishes.base is None and wishes.nodes is None:
-        yield UserError("is missing", key="--nodes", allowed="how many nodes, or --task FOLDER with a federation")
-        return
-    count = wishes.count
+    count, liars, most = wishes.count, wishes.liars, wishes.max_degree
+    least = 2 * liars + 1
     if wishes.base is not None and wishes.nodes not in (None, count):
         text = f"the federation of --task has {count} nodes"
         yield UserError(text, key="--nodes", value=wishes.nodes, allowed="without --nodes")
-    if count < LEAST_NODES:
+    if wishes.base is None and wishes.nodes is None:
+        yield UserError("is missing", key="--nodes", allowed="how many nodes, or --task FOLDER with a federation")
+    elif count < LEAST_NODES:
         yield UserError("too few nodes to learn together", key="--nodes", value=count, allowed=f"from {LEAST_NODES}")
-        return
-    if wishes.max_degree == 1 and count > LEAST_NODES:
+    elif most == 1 and count > LEAST_NODES:
         text = f"{count} nodes with one neighbor each are not connected"
         yield UserError(text, key="--max-degree", value=1, allowed="from 2")
-        return
-    yield from _impossible_liars(wishes)
-
-
-def _impossible_liars(wishes: PlanWishes) -> Iterator[UserError]:
-    count, liars = wishes.count, wishes.liars
-    least = 2 * liars + 1
-    if liars and least > count - 1:
+    elif liars and least > count - 1:
         text = f"half of {count - 1} possible neighbors or more would lie, and no rule holds against that"
         yield UserError(text, key="--liars", value=liars, allowed=f"up to {(count - 2) // 2} of {count} nodes")
-    elif liars and wishes.max_degree is not None and least > wishes.max_degree:
-        text = f"half of a node's {wishes.max_degree} neighbors or more could lie, and no rule holds against that"
-        fewer = (wishes.max_degree - 1) // 2
-        some = f"up to {fewer}" if fewer else "none"
-        allowed = f"{some} with --max-degree {wishes.max_degree}, or --max-degree from {least}"
+    elif liars and most is not None and least > most:
+        text = f"half of a node's {most} neighbors or more could lie, and no rule holds against that"
+        fewer = f"up to {(most - 1) // 2}" if most > 2 else "none"
+        allowed = f"{fewer} with --max-degree {most}, or --max-degree from {least}"
         yield UserError(text, key="--liars", value=liars, allowed=allowed)
 
 
@@ -137,9 +126,7 @@ COMPRESSORS = ("q4", "rotate+q2", "q8")
 FRUGAL = ("rotate+q2", "rotate+sign")
 """Compressors that are looked at first if bytes are limited."""
 MOMENTUM, TRACKING = "momentum", "tracking"
-"""Methods that are looked at besides the usual one. Where nodes may lie, momentum is the first: in both wishes with
-liars a search by hand went there (docs/how-to/plan.md). Tracking sends twice as much, and not under a robust rule.
-"""
+"""Methods beside the usual one; momentum is the first where nodes may lie. Tracking sends twice as much."""
 
 Tell = Callable[[str], None]
 
@@ -168,10 +155,6 @@ class PlannedSystem:
     changes: int
 
     @property
-    def choices(self) -> tuple[str, str, str, str]:
-        return (str(self.graph.file), self.rule, self.compressor, self.method)
-
-    @property
     def guaranteed(self) -> tuple[int, int]:
         """How many liars beside a node cannot keep the honest from agreeing, as a range."""
         borne = liars_of(self.rule)
@@ -188,16 +171,20 @@ def find_graphs(
     Raises TopologyError if no connected graph has so few neighbors.
     """
     refusal: str | None = None
-    found: dict[int, Topology] = {}
+    topologies: dict[int, Topology] = {}
+    graphs: list[PlannedGraph] = []
     # first what must not be missing if time is up: with liars the highest degree, which bears most of them
-    for degree in sorted(_degrees(wishes), key=lambda one: -one if wishes.liars else abs(one - USUAL_DEGREE)):
-        if found and time.monotonic() >= until:
+    for degree in sorted(_degrees(wishes), key=lambda most: -most if wishes.liars else abs(most - USUAL_DEGREE)):
+        if topologies and time.monotonic() >= until:
             break
         tell(f"searches a graph with {degree} neighbors")
         topology, reason = _best(wishes, degree)
         refusal = reason or refusal
-        found.setdefault(topology.edge_count, topology)
-    graphs = [keep_graph(topology, folder) for topology in found.values()]
+        topologies.setdefault(topology.edge_count, topology)
+    for edges, topology in topologies.items():
+        file, known = folder / f"{edges}-edges.json", tolerance(topology).guaranteed
+        write_topology(topology, file)
+        graphs.append(PlannedGraph(topology=topology, file=file, guaranteed=(known.lower, known.upper)))
     if wishes.liars and any(graph.guaranteed[1] >= wishes.liars for graph in graphs):
         refusal = None
     graphs.sort(key=lambda graph: (graph.guaranteed[0] < wishes.liars, abs(graph.degree - USUAL_DEGREE)))
@@ -206,20 +193,18 @@ def find_graphs(
 
 def systems(wishes: PlanWishes, graphs: Sequence[PlannedGraph]) -> list[PlannedSystem]:
     """Return all combinations, those with the fewest changes first."""
-    rules: list[str] = []
-    if wishes.liars:
-        first = advised(wishes, graphs[0]).rules
-        rules = [f"{name}:b={wishes.liars}" for name in sorted(ROBUST_RULES, key=lambda name: name not in first)]
+    first = advised(wishes, graphs[0]).rules if wishes.liars else ()
+    robust = sorted(ROBUST_RULES, key=lambda name: name not in first) if wishes.liars else []
+    rules = [*(f"{name}:b={wishes.liars}" for name in robust), MEAN]
     compressors = list(dict.fromkeys([*(FRUGAL if wishes.bytes_per_day else ()), *COMPRESSORS]))
-    found = []
-    for (i, graph), (j, rule), (k, compressor) in product(*map(enumerate, (graphs, [*rules, MEAN], compressors))):
+    made = []
+    for (i, graph), (j, rule), (k, compressor) in product(*map(enumerate, (graphs, rules, compressors))):
         usual = usual_method(rule)
         methods = [MOMENTUM, usual] if wishes.liars else [usual, MOMENTUM]
-        for position, method in enumerate([*methods, *([TRACKING] if rule == MEAN else [])]):
-            changes = sum(index > 0 for index in (i, j, k, position))
-            found.append(PlannedSystem(graph=graph, rule=rule, compressor=compressor, method=method, changes=changes))
-    unique = {system.choices: system for system in reversed(found)}
-    return sorted(unique.values(), key=lambda system: system.changes)
+        for m, method in enumerate(dict.fromkeys([*methods, *([TRACKING] if rule == MEAN else [])])):
+            changes = sum(index > 0 for index in (i, j, k, m))
+            made.append(PlannedSystem(graph=graph, rule=rule, compressor=compressor, method=method, changes=changes))
+    return sorted(made, key=lambda system: -system.changes)[::-1]
 
 
 def advised(wishes: PlanWishes, graph: PlannedGraph) -> Advice:
@@ -234,8 +219,7 @@ def _degrees(wishes: PlanWishes) -> list[int]:
     """Return at most `MOST_GRAPHS` degrees, between what the liars need and what is allowed."""
     most = wishes.highest
     least = min(most, 2 * wishes.liars + 1 if wishes.liars else 2)
-    between = [degree for degree in DEGREES if least < degree < most]
-    chosen = sorted({least, *between, most})
+    chosen = sorted({least, *(degree for degree in DEGREES if least < degree < most), most})
     while len(chosen) > MOST_GRAPHS:
         free = [at for at in range(1, len(chosen) - 1) if chosen[at] != USUAL_DEGREE]
         del chosen[min(free, key=lambda at: chosen[at] / chosen[at - 1])]
@@ -260,32 +244,20 @@ def _best(wishes: PlanWishes, degree: int) -> tuple[Topology, str | None]:
 
 def _drawn(wishes: PlanWishes, degree: int) -> Topology | None:
     """Draw regular graphs until one is known to bear the liars: much faster than to prove that none does."""
-    if degree * wishes.count % 2:
-        return None
-    for draw in range(DRAWS):
-        topology = build(f"random-regular:degree={degree}", wishes.count, wishes.seed + draw)
-        if tolerance(topology).guaranteed.lower >= wishes.liars:
-            return topology
-    return None
+    seeds = range(wishes.seed, wishes.seed + (0 if degree * wishes.count % 2 else DRAWS))
+    drawn = (build(f"random-regular:degree={degree}", wishes.count, seed) for seed in seeds)
+    return next((graph for graph in drawn if tolerance(graph).guaranteed.lower >= wishes.liars), None)
 
 
 def _as_options(text: str | None) -> str:
     """Say the words of a design in those of the plan's options."""
-    found = re.sub(r", as byzantine = \d+ asks for", "", text or "nothing")
-    found = re.sub(r"up to (\d+) on (\d+) nodes", r"up to \1 liars on \2 nodes", found)
-    return found.replace("max-degree = ", "--max-degree ").replace("byzantine = ", "--liars ")
+    words = re.sub(r", as byzantine = \d+ asks for", "", text or "nothing")
+    words = re.sub(r"up to (\d+) on (\d+) nodes", r"up to \1 liars on \2 nodes", words)
+    return words.replace("max-degree = ", "--max-degree ").replace("byzantine = ", "--liars ")
 
 
 def _designed(wishes: PlanWishes, degree: int, byzantine: int) -> Topology:
     tries = int(EVALUATIONS / max(1.0, wishes.count / SEARCHED) ** 3)
     goal = Goal(nodes=wishes.count, max_degree=degree, byzantine=byzantine, seed=wishes.seed)
-    found = design(goal, evaluations=tries, top=1).winner.topology
-    return build(found.spec, found.nodes, found.seed) if found.implicit else found
-
-
-def keep_graph(topology: Topology, folder: Path) -> PlannedGraph:
-    """Write the graph, under a name that says what it is."""
-    file = folder / f"{topology.edge_count}-edges.json"
-    write_topology(topology, file)
-    guaranteed = tolerance(topology).guaranteed
-    return PlannedGraph(topology=topology, file=file, guaranteed=(guaranteed.lower, guaranteed.upper))
+    best = design(goal, evaluations=tries, top=1).winner.topology
+    return build(best.spec, best.nodes, best.seed) if best.implicit else best

@@ -171,16 +171,16 @@ class UserRule(Aggregator):
 
     def mixture(self, rows: Rows) -> Mixture:
         try:
-            found = np.asarray(self.rule(np.stack(rows)))
+            mixed = np.asarray(self.rule(np.stack(rows)))
         except FAILURES as error:
             raise self._fault(f"the rule failed: {describe_failure(error)}") from error
-        if found.shape != rows[0].shape or found.dtype.kind != "f":
-            raise self._fault(f"the rule returned {found.dtype} of shape {found.shape}, not {rows[0].shape}")
+        if mixed.shape != rows[0].shape or mixed.dtype.kind != "f":
+            raise self._fault(f"the rule returned {mixed.dtype} of shape {mixed.shape}, not {rows[0].shape}")
         with np.errstate(over="ignore"):
-            found = found.astype(rows[0].dtype)
-        if not np.isfinite(found).all():
+            mixed = mixed.astype(rows[0].dtype)
+        if not np.isfinite(mixed).all():
             raise self._fault("the rule returned NaN or infinity")
-        return Mixture(model=found)
+        return Mixture(model=mixed)
 
     def _fault(self, text: str) -> UserError:
         return UserError(text, key=KEY, value=self.name, allowed="a function from finite vectors (n, d) to one (d,)")
@@ -192,9 +192,9 @@ def _load_user_rule(parsed: ParsedRule, folder: Path) -> UserRule:
     Raises UserError if it cannot be imported or called.
     """
     name = parsed.name
-    found = find_object(name, folder, what="rule", key=KEY, allowed="module:object or file.py:object")
+    loaded = find_object(name, folder, what="rule", key=KEY, allowed="module:object or file.py:object")
     try:
-        rule = cast("Any", found)(f=parsed.liars) if inspect.isclass(found) else found
+        rule = cast("Any", loaded)(f=parsed.liars) if inspect.isclass(loaded) else loaded
     except FAILURES as error:
         raise UserError(f"the rule failed: {describe_failure(error)}", key=KEY, value=name) from error
     if not callable(rule):
@@ -237,4 +237,4 @@ ADVICE = (
 
 def advice(*, few_classes: bool, honest_each: float) -> Advice:
     """Return the advice for nodes with data of few or most classes and so many honest neighbors for each liar."""
-    return [one for one in ADVICE if (one.classes == "few") == few_classes and one.honest_from <= honest_each][-1]
+    return [each for each in ADVICE if (each.classes == "few") == few_classes and each.honest_from <= honest_each][-1]

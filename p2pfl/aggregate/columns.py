@@ -106,17 +106,17 @@ def sorted_blocks(source: Source, kept: range, *, in_order: bool) -> Iterator[tu
 def _run(steps: Sequence[Step], wires: list[Vector], free: list[Vector]) -> None:
     """Compare without changing the rows: results go to scratch memory, which is reused."""
     owned = [False] * len(wires)
-    for first, second, wanted in steps:
-        one, other = wires[first], wires[second]
-        if wanted & LEAST:
-            wires[first] = np.minimum(one, other, out=free.pop())
-        if wanted & GREATEST:
-            wires[second] = np.maximum(one, other, out=other if owned[second] else free.pop())
+    for first, second, outcomes in steps:
+        low, high = wires[first], wires[second]
+        if outcomes & LEAST:
+            wires[first] = np.minimum(low, high, out=free.pop())
+        if outcomes & GREATEST:
+            wires[second] = np.maximum(low, high, out=high if owned[second] else free.pop())
         elif owned[second]:
-            free.append(other)
+            free.append(high)
         if owned[first]:
-            free.append(one)
-        owned[first], owned[second] = bool(wanted & LEAST), bool(wanted & GREATEST)
+            free.append(low)
+        owned[first], owned[second] = bool(outcomes & LEAST), bool(outcomes & GREATEST)
 
 
 @lru_cache(maxsize=64)
@@ -125,16 +125,16 @@ def network(count: int, start: int, stop: int, *, in_order: bool) -> tuple[Step,
 
     They are pruned from last to first: a comparison whose outcome no later step needs is left out.
     """
-    low, inside, high, told = -1, -2, -3, 0
-    kept = [told if in_order else inside] * (stop - start)
+    low, inside, high, kept_apart = -1, -2, -3, 0
+    kept = [kept_apart if in_order else inside] * (stop - start)
     label = [low] * start + kept + [high] * (count - stop)
     steps: list[Step] = []
     for first, second in reversed(_batcher(count)):
         here, there = label[first], label[second]
-        if here == there != told:
+        if here == there != kept_apart:
             continue
         steps.append((first, second, LEAST * (here not in (low, high)) | GREATEST * (there not in (low, high))))
-        label[first] = label[second] = told
+        label[first] = label[second] = kept_apart
     return tuple(reversed(steps))
 
 

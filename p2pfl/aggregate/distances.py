@@ -41,15 +41,15 @@ def blocks(size: int, length: int = BLOCK) -> Iterator[slice]:
 def squared_to(center: Vector, rows: Sequence[Vector]) -> Floats:
     """Return the squared distances of the rows from the center, (n,)."""
     scratch = np.empty((2, min(BLOCK, max(1, center.size))))
-    found = np.zeros(len(rows))
+    squares = np.zeros(len(rows))
     for span in blocks(center.size):
         middle, gap = scratch[:, : span.stop - span.start]
         np.copyto(middle, center[span])
         for index, row in enumerate(rows):
             np.copyto(gap, row[span])
             gap -= middle
-            found[index] += np.dot(gap, gap)
-    return found
+            squares[index] += np.dot(gap, gap)
+    return squares
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,16 +217,16 @@ def clipped_sum_radius(squares: Floats, liars: int) -> float:
 
 def _squares(gram: Floats, rows: Sequence[Vector]) -> Floats:
     together = gram.diagonal()[:, None] + gram.diagonal()
-    found = np.maximum(0.0, together - 2 * gram)
-    found = np.maximum(found, found.T)
-    np.fill_diagonal(found, 0.0)
-    for first, second in np.argwhere(np.triu(found <= CANCELLED * together, 1)):
-        found[first, second] = found[second, first] = squared_to(rows[first], [rows[second]])[0]
+    squares = np.maximum(0.0, together - 2 * gram)
+    squares = np.maximum(squares, squares.T)
+    np.fill_diagonal(squares, 0.0)
+    for first, second in np.argwhere(np.triu(squares <= CANCELLED * together, 1)):
+        squares[first, second] = squares[second, first] = squared_to(rows[first], [rows[second]])[0]
     for second in range(1, len(rows)):
-        if not found[second, :second].all():
-            first = int(np.argmin(found[second, :second]))
-            found[second], found[:, second] = found[first], found[:, first]
-    return found
+        if not squares[second, :second].all():
+            first = int(np.argmin(squares[second, :second]))
+            squares[second], squares[:, second] = squares[first], squares[:, first]
+    return squares
 
 
 def _gram(rows: Sequence[Vector], center: Vector) -> Floats:

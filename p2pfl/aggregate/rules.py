@@ -292,9 +292,9 @@ class MoNNA(Centered):
 
     def pulls(self, own: Vector, others: Rows, weights: Floats) -> Floats:  # noqa: ARG002
         near = nearest(squared_to(own, others), len(others) - self.f)
-        found = np.zeros(len(others))
-        found[near] = 1 / (len(near) + 1)
-        return found
+        pulls = np.zeros(len(others))
+        pulls[near] = 1 / (len(near) + 1)
+        return pulls
 
     def kept(self, own: Vector, others: Rows, pulls: Floats, weights: Floats) -> Floats:  # noqa: ARG002
         return np.where(pulls > 0, 1.0, 0.0)
@@ -467,5 +467,5 @@ def _weighted(rows: Rows, shares: Floats) -> Mixture:
 
 def _cut(values: Vector, low: Vector, high: Vector) -> Vector:
     """Clip like numpy.clip, which takes twice as long if its bounds are arrays."""
-    found = np.maximum(values, low)
-    return np.minimum(found, high, out=found)
+    cut = np.maximum(values, low)
+    return np.minimum(cut, high, out=cut)

@@ -101,8 +101,8 @@ class Tile:
         peaks = bits.max(axis=2)
         if peaks.max() >= INFINITY_BITS:
             raise not_finite()
-        found: NDArray[np.float32] = peaks.view(np.float32)
-        return found
+        largest: NDArray[np.float32] = peaks.view(np.float32)
+        return largest
 
 
 class ScaledBlocks(TiledCompressor):

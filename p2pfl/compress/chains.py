@@ -80,7 +80,9 @@ class Chain:
 def allowed() -> str:
     """Describe all chains in words."""
     sparse, turned, values, packed = ([entry.written or entry.name for entry in _stages_at(place)] for place in _PLACES)
-    counted = {one.name: one.kind.allowed for entry in _stages_at(SPARSIFIER) for one in entry.parameters}
+    counted = {
+        parameter.name: parameter.kind.allowed for entry in _stages_at(SPARSIFIER) for parameter in entry.parameters
+    }
     numbers = "; ".join(f"{name} {words}" for name, words in sorted(counted.items(), reverse=True))
     return (
         f'{" or ".join(ALONE)}, or stages joined by "+" in this order: {" or ".join(sparse)} ({numbers}), '

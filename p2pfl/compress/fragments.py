@@ -162,15 +162,15 @@ class Fragments:
         count, size = rows.shape
         if self.random and (chances is None or len(chances) != count):
             raise ValueError(f"expected a chance for each of {count} rows")
-        found = rows_for(count, size, out)
+        decoded = rows_for(count, size, out)
         for row, chance in zip(range(count), chances or [0] * count, strict=True):
             (part,) = self.slices(chance % self.count, size)
             values = self.inner.quantize_rows(rows[row : row + 1, part], chances=(chance,))
             _require_finite(rows[row])
-            found[row, : part.start] = 0
-            found[row, part] = values[0]
-            found[row, part.stop :] = 0
-        return found
+            decoded[row, : part.start] = 0
+            decoded[row, part] = values[0]
+            decoded[row, part.stop :] = 0
+        return decoded
 
 
 def _require_finite(vector: Vector) -> None:

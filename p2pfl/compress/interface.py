@@ -253,9 +253,9 @@ def not_finite() -> ValueError:
 
 def payload_row(payload: bytes | memoryview, expected_bytes: int) -> NDArray[np.uint8]:
     """Return the payload as one row over the same memory, shape (1, expected_bytes)."""
-    found = memoryview(payload).nbytes
-    require_length(found, expected_bytes)
-    return (np.frombuffer(payload, np.uint8) if found else np.empty(0, np.uint8))[None]
+    size_bytes = memoryview(payload).nbytes
+    require_length(size_bytes, expected_bytes)
+    return (np.frombuffer(payload, np.uint8) if size_bytes else np.empty(0, np.uint8))[None]
 
 
 def require_length(found_bytes: int, expected_bytes: int) -> None:
@@ -352,8 +352,8 @@ def words(seeds: NDArray[np.uint64] | Sequence[int], first: int, count: int) -> 
 def seeds_of(chances: Sequence[int] | None, rows: int) -> NDArray[np.uint64]:
     """Return the seed of each row, shape (rows,)."""
     if chances is None or len(chances) != rows:
-        found = "none" if chances is None else len(chances)
-        raise ValueError(f"expected a chance for each of {rows} rows, got {found}")
+        given = "none" if chances is None else len(chances)
+        raise ValueError(f"expected a chance for each of {rows} rows, got {given}")
     return np.array(chances, np.uint64)
 
 

@@ -464,15 +464,15 @@ def _at_least(row: Rows, guess: np.uint32, count: int) -> tuple[NDArray[np.int64
     places, magnitudes, room = [], [], count
     for _, wide in tiles(1, row.size, PLACES_TILE):
         bits = _magnitudes(row[None, wide])[0]
-        found = np.flatnonzero(bits >= guess)
-        kept = bits[found]
+        here = np.flatnonzero(bits >= guess)
+        kept = bits[here]
         equal = np.flatnonzero(kept == guess)
         if equal.size > room:
-            found, kept = np.delete(found, equal[room:]), np.delete(kept, equal[room:])
+            here, kept = np.delete(here, equal[room:]), np.delete(kept, equal[room:])
         room = max(0, room - equal.size)
         magnitudes.append(kept)
-        found += wide.start
-        places.append(found)
+        here += wide.start
+        places.append(here)
     return np.concatenate(places), np.concatenate(magnitudes)
 
 

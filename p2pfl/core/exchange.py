@@ -368,14 +368,14 @@ class ExchangeInitiator(Exchange):
         return []
 
 
-def _meet(one: ExchangeInitiator, other: ExchangeInitiator) -> bool:
-    """Return True if the next request of `one` and the open request of the other are about the same values."""
-    count = one.settings.fragments.get(one.line.peer)
-    if count is None or count != one.settings.fragments.get(other.line.peer):
+def _meet(own: ExchangeInitiator, other: ExchangeInitiator) -> bool:
+    """Return True if the next request of `own` and the open request of the other are about the same values."""
+    count = own.settings.fragments.get(own.line.peer)
+    if count is None or count != own.settings.fragments.get(other.line.peer):
         return True
     pending = other.record.pending
     theirs = other.record.seq + 1 if pending is None else pending.seq
-    return (one.record.seq + 1 + one.line.peer - theirs - other.line.peer) % count == 0
+    return (own.record.seq + 1 + own.line.peer - theirs - other.line.peer) % count == 0
 
 
 @final

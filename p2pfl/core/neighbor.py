@@ -232,8 +232,8 @@ class Hearsay:
         for line in there:
             if line.peer in lives.latest and not lives.latest[line.peer].generation:
                 lives.note_news(line.peer, line.peer)
-        told = [effect for line in there for effect in _tell(line, [(lives.index, lives.own)])]
-        return [NoteLife(member=None, life=lives.own), *told]
+        effects = [effect for line in there for effect in _tell(line, [(lives.index, lives.own)])]
+        return [NoteLife(member=None, life=lives.own), *effects]
 
 
 def _tell(line: EdgeLine, lives: Sequence[tuple[int, Life]]) -> list[Effect]:

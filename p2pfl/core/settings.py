@@ -434,11 +434,11 @@ class Robust:
 Profile = Conservative | Robust
 
 
-def turn_of(count: int, one: int, other: int, seq: int) -> int:
+def turn_of(count: int, member: int, other: int, seq: int) -> int:
     """Return which of `count` fragments transaction `seq` of the edge between two members exchanges: all in turn, and
     not the same one on all edges of a node at a time.
     """
-    return (seq + one + other) % count
+    return (seq + member + other) % count
 
 
 def degree_of(profile: Profile, turns: Mapping[int, Turns], fragments: Mapping[int, int]) -> int:

@@ -59,8 +59,8 @@ class Identity:
             return cls(_parse_file(text))
         except ValueError:
             # The cause is dropped on purpose: it might quote a damaged seed.
-            found = f"{len(text)} characters of something else"
-            raise UserError("not a key file", file=path, value=found, allowed=ALLOWED_CONTENT) from None
+            content = f"{len(text)} characters of something else"
+            raise UserError("not a key file", file=path, value=content, allowed=ALLOWED_CONTENT) from None
 
     def secret_for(self, purpose: str) -> bytes:
         """Return 32 bytes for one purpose, which only the holder of this key can compute."""
@@ -148,8 +148,8 @@ def read_private(path: Path, what: str = "key") -> str:
     if not stat.S_ISREG(mode):
         raise UserError("not a regular file", file=path, allowed=ALLOWED_CONTENT if what == "key" else "a file")
     if mode & 0o077:
-        found = f"mode {stat.S_IMODE(mode):o}"
-        raise UserError(f"others may read this secret {what}", file=path, value=found, allowed=ALLOWED_MODE)
+        bits = f"mode {stat.S_IMODE(mode):o}"
+        raise UserError(f"others may read this secret {what}", file=path, value=bits, allowed=ALLOWED_MODE)
     return raw.decode("ascii", errors="replace")
 
 
@@ -175,10 +175,10 @@ def _refuse_open_folder(folder: Path) -> None:
 def _is_own_group(group: int, user: int) -> bool:
     """Return True if the group is the user's own: many systems give each user a group with no other members."""
     try:
-        owner, found = pwd.getpwuid(user), grp.getgrgid(group)
+        owner, entry = pwd.getpwuid(user), grp.getgrgid(group)
     except KeyError:
         return False
-    return (owner.pw_gid, owner.pw_name) == (group, found.gr_name) and set(found.gr_mem) <= {owner.pw_name}
+    return (owner.pw_gid, owner.pw_name) == (group, entry.gr_name) and set(entry.gr_mem) <= {owner.pw_name}
 
 
 def _sync_folder(folder: Path) -> None:

@@ -354,9 +354,9 @@ class Engine:
         """Return the neighbor's payload and, if given, this node's `own`, to be decoded. Raises PeerFault."""
         fragments = self.codecs.fragments_of(peer)
         if fragments is not None:
-            found, due = fragments.read_fragment(body), turn_of(fragments.count, self.index, peer, seq)
-            if found != due:
-                raise PeerFault(f"fragment {found} where it is the turn of {due}")
+            number, due = fragments.read_fragment(body), turn_of(fragments.count, self.index, peer, seq)
+            if number != due:
+                raise PeerFault(f"fragment {number} where it is the turn of {due}")
         return self.codecs.bodies(self.state, peer, body, own)
 
     def _check_outcome(self, replica: float, after: float) -> None:
@@ -501,8 +501,8 @@ def codecs_of(federation: FederationConfig, index: int) -> Codecs:
 
 def fragments_of(codecs: Codecs, peers: Iterable[int]) -> dict[int, int]:
     """Return the neighbors whose edges have no replicas, and how many fragments each takes."""
-    found = ((peer, codecs.fragments_of(peer)) for peer in peers)
-    return {peer: fragments.count for peer, fragments in found if fragments is not None}
+    compressors = ((peer, codecs.fragments_of(peer)) for peer in peers)
+    return {peer: fragments.count for peer, fragments in compressors if fragments is not None}
 
 
 def gammas_of(federation: FederationConfig, index: int, size: int) -> dict[int, float]:

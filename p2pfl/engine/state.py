@@ -81,10 +81,10 @@ class Scratch:
 
     def whole(self, name: str, size: int, dtype: np.dtype[Any] | type[np.float32] = np.float32) -> Vector:
         """Return the vector (size,) of that name; what an earlier exchange has left there is overwritten."""
-        found = self._whole.get(name)
-        if found is None or found.size < size or found.dtype != dtype:
-            found = self._whole[name] = np.empty(size, dtype)
-        return found[:size]
+        vector = self._whole.get(name)
+        if vector is None or vector.size < size or vector.dtype != dtype:
+            vector = self._whole[name] = np.empty(size, dtype)
+        return vector[:size]
 
     def shown(self, name: str, codec: Compressor, payload: Payload, size: int) -> Shown:
         """Return a payload of `size` values to be decoded, or decoded in the vector of that name. Raises PeerFault."""

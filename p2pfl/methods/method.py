@@ -314,8 +314,8 @@ class ParsedMethod:
         return self.name not in METHODS
 
     def __str__(self) -> str:
-        told = ",".join(f"{key}={value!r}" for key, value in self.parameters.items())
-        return self.name + ("," if self.is_object else ":") * bool(told) + told
+        values = ",".join(f"{key}={value!r}" for key, value in self.parameters.items())
+        return self.name + ("," if self.is_object else ":") * bool(values) + values
 
 
 def allowed() -> str:
@@ -368,9 +368,9 @@ def make_method(
 
 
 def _from_user(parsed: ParsedMethod, folder: Path) -> Method:
-    found = find_object(parsed.name, folder, what="method", key=KEY, allowed=allowed())
+    loaded = find_object(parsed.name, folder, what="method", key=KEY, allowed=allowed())
     try:
-        made = found(**parsed.parameters) if callable(found) else found
+        made = loaded(**parsed.parameters) if callable(loaded) else loaded
     except FAILURES as error:
         raise UserError(f"the method failed: {describe_failure(error)}", key=KEY, value=str(parsed)) from error
     if not isinstance(made, Method):
@@ -390,7 +390,7 @@ def _check(method: Method, spec: str) -> None:
     """Refuse, at the start, what would make a user's method fail later."""
     for name in ("channels", "kept", "kept_edges", "given"):
         names = getattr(method, name)
-        if not isinstance(names, tuple) or not all(isinstance(one, str) and one.isidentifier() for one in names):
+        if not isinstance(names, tuple) or not all(isinstance(each, str) and each.isidentifier() for each in names):
             text = f"{name} of the method is not a tuple of names"
             raise UserError(text, key=KEY, value=repr(names), allowed='("a", "b")')
         if len(set(names)) < len(names) or (name != "channels" and TAKEN.intersection(names)):

@@ -152,9 +152,9 @@ class Trust:
 
 def require_pin(address: Address, connection: ssl.SSLObject) -> None:
     """Raises UnreachedError if the certificate is not the pinned one."""
-    found = fingerprint(connection.getpeercert(binary_form=True) or b"")
-    if address.pin and found != address.pin:
-        text = f"its certificate has sha256={found}, and another one is pinned in its address"
+    digest = fingerprint(connection.getpeercert(binary_form=True) or b"")
+    if address.pin and digest != address.pin:
+        text = f"its certificate has sha256={digest}, and another one is pinned in its address"
         remedy = "compare it with `p2pfl check` there: it was renewed, or something on the way opens TLS"
         raise UnreachedError(DialError.CERTIFICATE, text, remedy)
 
@@ -265,10 +265,10 @@ class Proxy:
     def judge(self, answer: bytes, address: Address) -> None:
         """Raises UnreachedError if the answer to the request is not that they are connected."""
         first = answer.split(b"\r\n", 1)[0].decode("ascii", errors="replace")
-        found = re.match(r"HTTP/1\.[01] (\d{3})", first)
-        if found is None:
+        status_line = re.match(r"HTTP/1\.[01] (\d{3})", first)
+        if status_line is None:
             raise UnreachedError(DialError.PROXY, f"what answers at {self} is no HTTP proxy", "correct its address")
-        match int(found[1]):
+        match int(status_line[1]):
             case status if 200 <= status < 300:
                 return
             case status if status in WANTS_PASSWORD:
@@ -276,7 +276,7 @@ class Proxy:
                 how = "refuses the user or the password" if has_one else "wants a user and a password"
                 text = f"the proxy {self} {how} ({status})"
                 remedy = "write user:password into the file that proxy_password_file names in node.toml"
-                if (schemes := SCHEMES.findall(answer)) and b"basic" not in [one.lower() for one in schemes]:
+                if (schemes := SCHEMES.findall(answer)) and b"basic" not in [scheme.lower() for scheme in schemes]:
                     text = f"the proxy {self} wants a password in a way that p2pfl does not know ({status})"
                     remedy = "ask its administrator for the way named Basic, or to let this machine through without"
             case status if status == FORBIDDEN:
@@ -304,13 +304,13 @@ async def read_answer(reader: asyncio.StreamReader, proxy: Proxy, address: Addre
 
 def parse_proxy(text: str, credentials: str = "") -> Proxy:
     """Parse `http://host:port`, perhaps with `user:password@`. Raises ValueError."""
-    found = PROXY.fullmatch(text if "://" in text else f"http://{text}")
-    if found is None or int(found["port"] or 1) > 65535:
+    match = PROXY.fullmatch(text if "://" in text else f"http://{text}")
+    if match is None or int(match["port"] or 1) > 65535:
         raise ValueError("not the URL of an HTTP proxy")
-    tls = found["scheme"] == "https"
-    own = unquote(found["user"] or "")
-    port = int(found["port"] or (443 if tls else 80))
-    return Proxy(host=found["host"].strip("[]"), port=port, tls=tls, credentials=credentials or own)
+    tls = match["scheme"] == "https"
+    own = unquote(match["user"] or "")
+    port = int(match["port"] or (443 if tls else 80))
+    return Proxy(host=match["host"].strip("[]"), port=port, tls=tls, credentials=credentials or own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,8 +340,8 @@ def proxies_of(proxy: str | None, password_file: Path | None) -> Proxies:
         if password_file is not None:
             _read_credentials(password_file)
         return Proxies(named=replace(parse_proxy(proxy), password_file=password_file))
-    told = getproxies()
-    if not (text := told.get("https") or told.get("all")):
+    urls = getproxies()
+    if not (text := urls.get("https") or urls.get("all")):
         return Proxies()
     try:
         return Proxies(for_tls=parse_proxy(text))
@@ -353,8 +353,8 @@ def proxies_of(proxy: str | None, password_file: Path | None) -> Proxies:
 def _read_credentials(path: Path) -> str:
     text = read_private(path, "password").strip()
     if not re.fullmatch(r"[^:\s]+:\S.*", text):
-        found = f"{len(text)} characters of something else"
-        raise UserError("not a user and a password", file=path, value=found, allowed="one line, user:password")
+        content = f"{len(text)} characters of something else"
+        raise UserError("not a user and a password", file=path, value=content, allowed="one line, user:password")
     return text
 
 
@@ -402,33 +402,33 @@ async def _connect(host: str, port: int) -> socket.socket:
                 trying.add(loop.create_task(_reach(*places.pop(0))))
             patience_s = NEXT_ADDRESS_S if places else None
             await asyncio.wait(trying, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
-            for one in [one for one in trying if one.done()]:
-                trying.discard(one)
+            for task in [task for task in trying if task.done()]:
+                trying.discard(task)
                 try:
-                    return one.result()
+                    return task.result()
                 except OSError as error:
                     failed = failed if isinstance(failed, ConnectionRefusedError) else error
     finally:
-        for one in trying:
-            one.add_done_callback(_close)
-            one.cancel()
+        for task in trying:
+            task.add_done_callback(_close)
+            task.cancel()
     raise failed
 
 
-def _close(one: asyncio.Task[socket.socket]) -> None:
-    if not one.cancelled() and one.exception() is None:
-        one.result().close()
+def _close(task: asyncio.Task[socket.socket]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().close()
 
 
 async def _reach(family: int, kind: int, protocol: int, _: str, place: Any) -> socket.socket:
-    one = socket.socket(family, kind, protocol)
+    raw = socket.socket(family, kind, protocol)
     try:
-        one.settimeout(0.0)
-        await asyncio.get_running_loop().sock_connect(one, place)
+        raw.settimeout(0.0)
+        await asyncio.get_running_loop().sock_connect(raw, place)
     except BaseException:
-        one.close()
+        raw.close()
         raise
-    return one
+    return raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,12 +499,12 @@ class Outlet:
                     text, remedy = f"the proxy {proxy} does not answer", "correct its address, or ask who runs it"
                     raise UnreachedError(DialError.PROXY, text, remedy) from None
                 case ssl.SSLError():
-                    found = of_tls(error, proxy.host, f"the proxy {proxy}: its")
-                    raise UnreachedError(DialError.PROXY, found.text, found.remedy) from None
+                    cause = of_tls(error, proxy.host, f"the proxy {proxy}: its")
+                    raise UnreachedError(DialError.PROXY, cause.text, cause.remedy) from None
                 case OSError():
-                    found = of_socket(error, proxy.host, f"the proxy {proxy} does not answer: ")
+                    cause = of_socket(error, proxy.host, f"the proxy {proxy} does not answer: ")
                     remedy = "correct the proxy's address, or ask who runs it"
-                    raise UnreachedError(DialError.PROXY, found.text, remedy) from None
+                    raise UnreachedError(DialError.PROXY, cause.text, remedy) from None
             raise
         return transport
 

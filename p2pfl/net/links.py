@@ -191,7 +191,7 @@ class Dialer:
                 place.dial = Dial(scope)
                 await self._connect(peer, place.dial, way)
             self._silent.discard(peer)
-            self._hindered = {one for one in self._hindered if one[0] != peer}
+            self._hindered = {hurdle for hurdle in self._hindered if hurdle[0] != peer}
         except (GoneError, TimeoutError) as error:
             self._report_silence(peer, way, error)
         except PeerFault as fault:

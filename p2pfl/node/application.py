@@ -247,10 +247,10 @@ class Application:
         try:
             recovered = assembly.recover(self.setup, store)
             engine = self._engine_of(recovered)
-            found = FoundAtStart(setup=self.setup, state=engine.state, store=store, until_over=until_over)
-            kept = recover_each(self.features, found)
-            for one in kept.values():
-                if not await self._is_written(partial(one.keep, engine.state, store)):
+            at_start = FoundAtStart(setup=self.setup, state=engine.state, store=store, until_over=until_over)
+            kept = recover_each(self.features, at_start)
+            for state in kept.values():
+                if not await self._is_written(partial(state.keep, engine.state, store)):
                     return None
             needs = needs_of(engine.state, self.setup.durability, engine.codecs, engine.method)
             if shortage := needs.shortage(self.setup.node):  # before anything is written
@@ -292,7 +292,7 @@ class Application:
 
     def member_ended(self, name: str) -> None:
         """Tell the core, once there is one, that a member has ended for good: the launcher repeats it then."""
-        member = next((one for one in self.setup.federation.members if one.name == name), None)
+        member = next((each for each in self.setup.federation.members if each.name == name), None)
         if self.begun and self.driver is not None and member is not None:  # a charter may have removed it
             self.driver.take(MemberEnded(member=member.index))
 

@@ -277,17 +277,17 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
 
 
 def _check_origin(setup: Setup, header: dict[str, Any]) -> None:
-    expected, found = {"schema": ""} | snapshot_header(setup), {"schema": ""} | header
-    same_model = found["shape"] == expected["shape"]
-    same_key = setup.member.key.hex() in found["members"][setup.member.index : setup.member.index + 1]
+    expected, stored = {"schema": ""} | snapshot_header(setup), {"schema": ""} | header
+    same_model = stored["shape"] == expected["shape"]
+    same_key = setup.member.key.hex() in stored["members"][setup.member.index : setup.member.index + 1]
     for key, what in ORIGIN.items():
         fits = (key == "share" and same_model) or (key == "node" and same_key)
-        if found[key] != expected[key] and not fits:
+        if stored[key] != expected[key] and not fits:
             raise UserError(
                 f"the state in this folder is of another {what}; remove it to begin anew",
                 file=setup.node.state_dir,
                 key=key,
-                value=found[key],
+                value=stored[key],
                 allowed=f"{expected[key]}, or a folder of its own (node.toml: node.state_dir)",
             )
 
@@ -431,7 +431,11 @@ def memory_needs(
     in_training = getattr(getattr(learner, "model", None), "bytes_in_training", None)
     trains = in_training(corrected=method.is_users and overrides(method, "gradient")) if in_training else 0
     parts = {"learner": trains, "data": _data_bytes(learner), "program": program or 0}
-    return {name: found for name, found in (asdict(memory_plan(state, codecs, method)) | parts).items() if found}
+    return {
+        name: size_bytes
+        for name, size_bytes in (asdict(memory_plan(state, codecs, method)) | parts).items()
+        if size_bytes
+    }
 
 
 def program_bytes(learners: Iterable[Learner]) -> int | None:
@@ -449,7 +453,7 @@ def program_bytes(learners: Iterable[Learner]) -> int | None:
 def _data_bytes(learner: Learner) -> int:
     """Return the memory of the data that a learner holds as tensors."""
     sets = getattr(learner, "data_sets", None)
-    return sum(getattr(one, "nbytes", 0) for one in (sets.train, sets.test)) if sets is not None else 0
+    return sum(getattr(part, "nbytes", 0) for part in (sets.train, sets.test)) if sets is not None else 0
 
 
 def mapped_weights_bytes() -> int:

@@ -89,7 +89,7 @@ def keys_with_session(federation: FederationConfig) -> dict[bytes, int]:
 
 def without_members(federation: FederationConfig, keys: Collection[bytes]) -> FederationConfig:
     """Return the federation with these members and their edges removed; it is not signed again."""
-    members = tuple(replace(one, retired=True) if one.key in keys else one for one in federation.members)
+    members = tuple(replace(each, retired=True) if each.key in keys else each for each in federation.members)
     gone = {member.index for member in members if member.retired}
 
     def kept(edges: Edges) -> Edges:
@@ -102,14 +102,14 @@ def without_members(federation: FederationConfig, keys: Collection[bytes]) -> Fe
 
 def in_words(before: FederationConfig, after: FederationConfig, index: int) -> str:
     """Describe what has changed from that member's point of view, for its log and its page."""
-    here, there = ({member.index: member for member in one.present} for one in (before, after))
+    here, there = ({member.index: member for member in federation.present} for federation in (before, after))
     was, now = set(before.neighbors(index)), set(after.neighbors(index))
     both = sorted(here.keys() & there.keys())
-    moved = [there[one] for one in both if here[one].address != there[one].address]
+    moved = [there[each] for each in both if here[each].address != there[each].address]
     lists = (
-        ("joined:", [there[one].name for one in sorted(there.keys() - here.keys())]),
-        ("removed:", [here[one].name for one in sorted(here.keys() - there.keys())]),
-        ("another key:", [there[one].name for one in both if here[one].key != there[one].key]),
+        ("joined:", [there[each].name for each in sorted(there.keys() - here.keys())]),
+        ("removed:", [here[each].name for each in sorted(here.keys() - there.keys())]),
+        ("another key:", [there[each].name for each in both if here[each].key != there[each].key]),
         ("another address:", [f"{member.name} ({member.address or 'none'})" for member in moved]),
         ("new neighbors:", [after.members[peer].name for peer in sorted(now - was)]),
         ("no longer neighbors:", [after.members[peer].name for peer in sorted(was - now)]),

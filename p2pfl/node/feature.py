@@ -237,30 +237,30 @@ class Feature:
 
 def all_features(federation: FederationConfig, known: Iterable[Feature]) -> tuple[Feature, ...]:
     """Return the `known` features. Raises UserError if the federation or a feature needs another that is missing."""
-    found = tuple(known)
-    names = {feature.name for feature in found}
+    features = tuple(known)
+    names = {feature.name for feature in features}
     for name, key in needed_features(federation).items():
         if name not in names:
             text = f"needs the feature {name}, which this node does not have"
             raise UserError(text, file=federation.path, key=key, allowed="a node with it, or no such key")
-    for feature in found:
+    for feature in features:
         for name in feature.needs:
             if name not in names:
                 text, key = f"the feature {feature.name} needs {name}, which is not there", f"features.{feature.name}"
                 raise UserError(text, file=federation.path, key=key, allowed=", ".join(sorted(names)))
-    return found
+    return features
 
 
 def alarm_texts(features: Iterable[Feature]) -> dict[str, AlarmText]:
     """Return the texts of each kind of alarm. Raises UserError if two features declare the same kind."""
-    found = dict(ALARMS)
+    texts = dict(ALARMS)
     for feature in features:
         for kind, said in feature.alarms.items():
-            if kind in found:
+            if kind in texts:
                 text = f"the feature {feature.name} declares an alarm that already exists"
                 raise UserError(text, key=f"features.{feature.name}", value=kind, allowed="another kind")
-            found[kind] = said
-    return found
+            texts[kind] = said
+    return texts
 
 
 T = TypeVar("T", bound=Attached)
@@ -288,19 +288,19 @@ def recover_each(features: Iterable[Feature], at_start: FoundAtStart) -> dict[Fe
     kept = {}
     for feature in features:
         with failure_named(feature, "recover"):
-            one = feature.recover(at_start)
-        if one is not None:
-            kept[feature] = one
+            recovered = feature.recover(at_start)
+        if recovered is not None:
+            kept[feature] = recovered
     return kept
 
 
 def withheld_by(features: Iterable[Feature], setup: Setup) -> frozenset[str]:
     """Return the parts of the data about which no figure may be shown."""
-    found: frozenset[str] = frozenset()
+    parts: frozenset[str] = frozenset()
     for feature in features:
         with failure_named(feature, "withheld"):
-            found |= feature.withheld(setup)
-    return found
+            parts |= feature.withheld(setup)
+    return parts
 
 
 def transport_by(features: Iterable[Feature], setup: Setup, usual: MakeTransport) -> MakeTransport:
@@ -341,26 +341,26 @@ class FeatureHost:
         for feature in features:
             own = replace(view, recovered=recovered.get(feature), other=self.find_attached)
             with failure_named(feature, "attach"):
-                found = feature.attach(own)
-            if found is None:
+                attached = feature.attach(own)
+            if attached is None:
                 continue
             with failure_named(feature, "channels"):
-                self._handled[feature] = channels = found.channels()
+                self._handled[feature] = channels = attached.channels()
             for handled in channels:
                 with failure_named(feature, "channels"):
                     links.sides.add(handled)
-            self._attached[feature] = found
-            if found.door is not None:
-                links.receive(found.door)
+            self._attached[feature] = attached
+            if attached.door is not None:
+                links.receive(attached.door)
 
     def find_attached(self, name: str) -> Attached | None:
         """Return what the feature of that name has attached."""
-        return next((one for feature, one in self._attached.items() if feature.name == name), None)
+        return next((attached for feature, attached in self._attached.items() if feature.name == name), None)
 
     @property
     def gate(self) -> Callable[[RoundPlan], Answer] | None:
         """What is asked before each round; None if no feature wants to be."""
-        asked = any(type(one).before_round is not Attached.before_round for one in self._attached.values())
+        asked = any(type(attached).before_round is not Attached.before_round for attached in self._attached.values())
         return self.before_round if asked else None
 
     def before_round(self, plan: RoundPlan) -> Answer:
@@ -369,9 +369,9 @@ class FeatureHost:
         Raises the error of a guard, or ValueError if two features ask for payment.
         """
         payment = None
-        for feature, one in list(self._attached.items()):
+        for feature, attached in list(self._attached.items()):
             try:
-                answer = one.before_round(plan)
+                answer = attached.before_round(plan)
             except Exception as error:
                 if feature.guards(self._setup()):
                     raise
@@ -386,9 +386,9 @@ class FeatureHost:
 
     def of(self, kind: type[T]) -> T:
         """Return the attached object of that class. Raises LookupError if there is none."""
-        for one in self._attached.values():
-            if isinstance(one, kind):
-                return one
+        for attached in self._attached.values():
+            if isinstance(attached, kind):
+                return attached
         raise LookupError(f"no {kind.__name__} is attached")
 
     def trusted_members(self, members: Mapping[bytes, int]) -> Mapping[bytes, int]:
@@ -396,58 +396,58 @@ class FeatureHost:
 
         If a feature fails here, the node fails: it might otherwise let in the wrong members.
         """
-        for one in self._attached.values():
-            members = one.trusts(members)
+        for attached in self._attached.values():
+            members = attached.trusts(members)
         return members
 
     def status(self) -> dict[str, Any]:
         """Return the fields of `NodeStatus` that features set, and their other fields under `features`."""
-        found: dict[str, Any] = {"features": {}}
+        figures: dict[str, Any] = {"features": {}}
 
         def ask(feature: Feature, attached: Attached) -> None:
             for name, value in attached.status().items():
-                place = found if name in FIELDS else found["features"].setdefault(feature.name, {})
+                place = figures if name in FIELDS else figures["features"].setdefault(feature.name, {})
                 place[name] = value
 
         self._each(ask)
-        return found
+        return figures
 
     async def opening(self, until_over: AsyncExitStack) -> None:
-        for feature, one in self._attached.items():
+        for feature, attached in self._attached.items():
             with failure_named(feature, "opening"):
-                await one.opening(until_over)
+                await attached.opening(until_over)
 
     async def opened(self, until_closed: AsyncExitStack) -> None:
-        for feature, one in self._attached.items():
+        for feature, attached in self._attached.items():
             with failure_named(feature, "opened"):
-                await one.opened(until_closed)
+                await attached.opened(until_closed)
 
     def begin(self) -> None:
-        self._each(lambda _, one: one.begin())
+        self._each(lambda _, attached: attached.begin())
 
     def look(self) -> None:
-        self._each(lambda _, one: one.look())
+        self._each(lambda _, attached: attached.look())
 
     def works(self) -> list[asyncio.Task[None]]:
         """Start the features' background work."""
-        return [asyncio.create_task(self._carry(feature, one.run)) for feature, one in self._attached.items()]
+        return [asyncio.create_task(self._carry(feature, attached.run)) for feature, attached in self._attached.items()]
 
     async def farewell(self, *, hasty: bool) -> None:
-        await self._in_turn(lambda one: one.farewell(hasty=hasty))
+        await self._in_turn(lambda attached: attached.farewell(hasty=hasty))
 
     async def over(self, result: NodeResult) -> None:
-        await self._in_turn(lambda one: one.over(result))
+        await self._in_turn(lambda attached: attached.over(result))
 
     def _each(self, act: Callable[[Feature, Attached], object]) -> None:
-        for feature, one in list(self._attached.items()):
+        for feature, attached in list(self._attached.items()):
             try:
-                act(feature, one)
+                act(feature, attached)
             except Exception as error:  # noqa: BLE001 - any failure of a feature
                 self._give_up(feature, error)
 
     async def _in_turn(self, work: Callable[[Attached], Awaitable[None]]) -> None:
-        for feature, one in list(self._attached.items()):
-            await self._carry(feature, partial(work, one))
+        for feature, attached in list(self._attached.items()):
+            await self._carry(feature, partial(work, attached))
 
     async def _carry(self, feature: Feature, work: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -60,8 +60,8 @@ def save(federation: FederationConfig, folder: Path, *, compute: Mapping[str, Co
         tables = [_table("[federation]", head), _table("[task]", task)]
         tables += [_table("[training]", training), _table("[gossip]", gossip)]
         if federation.privacy is not None:
-            told = {name: getattr(federation.privacy, name) for name in keys_of(federation.privacy)}
-            tables.append(_table("[privacy]", {key: value for key, value in told.items() if value is not None}))
+            options = {name: getattr(federation.privacy, name) for name in keys_of(federation.privacy)}
+            tables.append(_table("[privacy]", {key: value for key, value in options.items() if value is not None}))
         tables += [_table("[[node]]", {"name": m.name, "key": m.key, "address": m.address}) for m in members]
         edges = federation.edge_compressors.items()
         tables += [_table("[[edge]]", {"between": list(own[edge]), "compressor": spec}) for edge, spec in edges]
@@ -72,8 +72,8 @@ def save(federation: FederationConfig, folder: Path, *, compute: Mapping[str, Co
 
 def _non_defaults(config: TrainingConfig | GossipConfig, usual: TrainingConfig | GossipConfig) -> dict[str, Any]:
     """Return the non-default values. None cannot be written to a file; another key expresses it."""
-    found = {field.name: getattr(config, field.name) for field in fields(config)}
-    return {key: value for key, value in found.items() if value is not None and value != getattr(usual, key)}
+    values = {field.name: getattr(config, field.name) for field in fields(config)}
+    return {key: value for key, value in values.items() if value is not None and value != getattr(usual, key)}
 
 
 def _own_code(key: str, spec: str, beside: Path, folder: Path) -> str:
@@ -128,8 +128,8 @@ def make_node(
     address = None if port is None else f"127.0.0.1:{port}"
     member = NewMember(name=name, key=public_text(identity.public), address=address)
     usual = Compute()
-    told = {key: getattr(compute or usual, key) for key in ("device", "precision")}
-    own = {key: value for key, value in told.items() if value != getattr(usual, key)}
+    options = {key: getattr(compute or usual, key) for key in ("device", "precision")}
+    own = {key: value for key, value in options.items() if value != getattr(usual, key)}
     (folder / name / "node.toml").write_text(node_text(member, compute=own, data=data), encoding="utf-8")
     return member
 

@@ -121,10 +121,10 @@ class ModelFiles:
 
         If the disk refuses, only this file is lost, not the round.
         """
-        told = {**self.about, "rounds": str(rounds), "software": software()}
+        about = {**self.about, "rounds": str(rounds), "software": software()}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            replace_file(self.folder / NAME.format(rounds), [to_safetensors(self.learner, vector, told)])
+            replace_file(self.folder / NAME.format(rounds), [to_safetensors(self.learner, vector, about)])
             for old in self.files()[: -self.kept]:
                 old.unlink()
         except (StorageError, OSError) as error:
@@ -132,8 +132,8 @@ class ModelFiles:
 
     def files(self) -> list[Path]:
         """Return the existing files in order of rounds."""
-        found = [path for path in self.folder.iterdir() if NAMES.fullmatch(path.name)]
-        return sorted(found, key=lambda path: int(path.stem.rpartition("-")[2]))
+        files = [path for path in self.folder.iterdir() if NAMES.fullmatch(path.name)]
+        return sorted(files, key=lambda path: int(path.stem.rpartition("-")[2]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,8 +50,8 @@ class Learned:
     def preprocessing(self) -> Mapping[str, Any]:
         """How the task turns raw data into inputs, if it does."""
         learner = of_torch(self.learner)
-        found: Mapping[str, Any] = getattr(self.learner, "preprocessing", {})
-        return found if learner is None else learner.task.preprocessing
+        own: Mapping[str, Any] = getattr(self.learner, "preprocessing", {})
+        return own if learner is None else learner.task.preprocessing
 
     def finetune(self, epochs: int) -> Learned:
         """Return the model after `epochs` more passes over the node's own data; nothing in its folder changes.
@@ -203,7 +203,7 @@ def _for_readers(federation: FederationConfig, path: Path) -> FederationConfig:
     names = {member.name for member in federation.present}
     gone = {member.name: member.index for member in federation.members if member.name not in names}
     back = set(gone.values())
-    members = tuple(replace(one, retired=one.retired and one.index not in back) for one in federation.members)
+    members = tuple(replace(each, retired=each.retired and each.index not in back) for each in federation.members)
     return replace(federation, members=members)
 
 

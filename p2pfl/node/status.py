@@ -93,18 +93,18 @@ class Feed:
     def stand(self, kind: str, peer: int | None, text: str) -> None:
         """Add an alarm to the standing ones, or count it again."""
         now = time.monotonic()
-        one = self._standing.get((kind, peer))
-        if one is None:
+        alarm = self._standing.get((kind, peer))
+        if alarm is None:
             self._standing[kind, peer] = RaisedAlarm(text, now, now)
         else:
-            one.text, one.last_at, one.count = text, now, one.count + 1
+            alarm.text, alarm.last_at, alarm.count = text, now, alarm.count + 1
 
     def reword(self, kind: str, peer: int | None, text: str) -> bool:
         """Replace the text of a standing alarm; return False if it does not stand."""
-        one = self._standing.get((kind, peer))
-        if one is not None and one.text != text:
-            one.text = text
-        return one is not None
+        alarm = self._standing.get((kind, peer))
+        if alarm is not None and alarm.text != text:
+            alarm.text = text
+        return alarm is not None
 
     def settle(self, event: str, peer: int | None) -> list[str]:
         """End the alarms about that member that this event settles; return their kinds."""
@@ -115,7 +115,7 @@ class Feed:
     def expire(self) -> None:
         """Drop alarms that no event ends and that were not raised again for long. Call about once a second."""
         before = time.monotonic() - LASTS_S
-        old = [key for key, one in self._standing.items() if one.last_at < before]
+        old = [key for key, alarm in self._standing.items() if alarm.last_at < before]
         self._drop(key for key in old if self.text_of(key[0]).ended_by is None)
 
     def text_of(self, kind: str) -> AlarmText:
@@ -142,14 +142,14 @@ class Feed:
             StandingAlarm(
                 kind=kind,
                 about=None if peer is None else self.name_of(peer),
-                text=one.text,
-                since=round(one.since, 1),
-                count=one.count,
+                text=alarm.text,
+                since=round(alarm.since, 1),
+                count=alarm.count,
                 means=self.text_of(kind).means,
                 does=self.text_of(kind).does,
                 advice=self.text_of(kind).advice,
             )
-            for (kind, peer), one in self._standing.items()
+            for (kind, peer), alarm in self._standing.items()
         ]
 
 
@@ -547,11 +547,11 @@ def _awaited_by(neighbors: Iterable[Edge], federation: FederationConfig, own: in
     At level h, all members within h - 1 hops have all their neighbors: the missing one is h + 1 hops away.
     """
     pairs = (*federation.edges, *((b, a) for a, b in federation.edges))
-    found: set[int] = set()
+    members: set[int] = set()
     for edge in neighbors:
         around = reached = {edge.peer}
         for _ in range(int(edge.progress.level) + 1):
             around = {b for a, b in pairs if a in around} - reached
             reached = reached | around
-        found |= around - {own}
-    return found - {b for a, b in pairs if a == own} or found
+        members |= around - {own}
+    return members - {b for a, b in pairs if a == own} or members

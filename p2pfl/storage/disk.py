@@ -436,8 +436,8 @@ def read_log(path: Path) -> Log:
     if log.previous is None:
         return log
     position, link = log.valid_bytes, log.end
-    while (found := _read_record(content, position, link, log.form)) is not None:
-        record, link, position = found
+    while (next_record := _read_record(content, position, link, log.form)) is not None:
+        record, link, position = next_record
         log.records.append(record)
     damaged = _is_damaged_after(content, position, link)
     return replace(log, end=link, valid_bytes=position, damaged=damaged)

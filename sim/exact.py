@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from p2pfl.aggregate import Rule
 from p2pfl.compress import Payload
 from p2pfl.core.events import Event, Operation, RoundCommitted, StartRound
-from p2pfl.core.members import Life, Memory, Start
+from p2pfl.core.members import Lifetime, Memory, Start
 from p2pfl.engine.changes import Entry, Image, change, entry, image, redo, restore
 from p2pfl.engine.engine import Engine, Forgery, Occasion, as_weighed
 from p2pfl.engine.state import Codecs, NodeState
@@ -140,7 +140,7 @@ class ExactEngine:
         fresh = state is None
         if state is None:
             state = self._new_state()
-            state.life = Life(0, name)
+            state.lifetime = Lifetime(0, name)
         else:
             state.fit_edges(plan.neighbors)
         state.fit_replicas(plan.codecs.need_replicas)
@@ -158,8 +158,8 @@ class ExactEngine:
             elapsed_s=state.elapsed_s,
             alone=state.alone,
             best=state.best,
-            start=Start(state.life, name),
-            lives=dict(state.lives),
+            start=Start(state.lifetime, name),
+            lifetimes=dict(state.lifetimes),
             records=records,
         )
 

@@ -32,7 +32,7 @@ from p2pfl.core.events import (
     Finish,
     Freeze,
     Mix,
-    NoteLife,
+    NoteLifetime,
     Operation,
     Refused,
     ResetEdge,
@@ -79,7 +79,7 @@ TRACED: dict[type, tuple[int, Callable[[Any], int]]] = {
     CommitRound: (int(TraceKind.ROUND_COMMITTED), attrgetter("version")),
     Bootstrap: (int(TraceKind.BOOTSTRAPPED), lambda operation: len(operation.peers)),
     Mix: (int(TraceKind.MIXED), lambda operation: len(operation.peers)),
-    NoteLife: (int(TraceKind.LIFE_NOTED), lambda operation: operation.life.generation),
+    NoteLifetime: (int(TraceKind.LIFE_NOTED), lambda operation: operation.lifetime.generation),
 }
 ANSWERS: dict[type, int] = {Refused: int(TraceKind.REFUSED)}
 

@@ -368,7 +368,7 @@ def _nodes(stage: PreparedRun, figures: Figures, models: NDArray[Any]) -> list[N
                 rounds_beyond=None if core is None else rounds_beyond(core.facts.rounds, core.settings.rounds),
                 ended_by=None if core is None else core.termination.ended_by,
                 through_by=core.rounds.training.enough(now)
-                if core is not None and core.termination.is_through
+                if core is not None and core.termination.has_completed
                 else None,
                 **scored(test[node], local[node]),
                 attack_success=succeeded[node],
@@ -405,7 +405,7 @@ def _success(stage: PreparedRun, models: NDArray[Any]) -> list[float | None]:
 def _neighbors(stage: PreparedRun, node: int) -> list[NeighborStatus]:
     """Return each neighbor's traffic with the node, and its state since the latest start, as real nodes report them."""
     federation, host = stage.script.federation, stage.world.hosts[node]
-    held = host.core.standings(stage.world.kernel.now) if host.starts else {}
+    held = host.core.reputations(stage.world.kernel.now) if host.starts else {}
     return [
         NeighborStatus(
             name=federation.members[way.target].name,

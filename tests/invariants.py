@@ -37,7 +37,7 @@ def _fault(node: Core, edge: Edge) -> str | None:
         return "no session, yet open or with messages waiting"
     if (line.inbox and not exchange.busy) or len(line.inbox) > INBOX:
         return "messages wait although the engine is not at work"
-    if edge.is_open and line.standing.quarantines and not line.standing.returned:
+    if edge.is_open and line.reputation.quarantines and not line.reputation.returned:
         return "open in quarantine"
     if record.heard is not None and record.seq == 0:
         return "a version was heard without a transaction"

@@ -89,7 +89,7 @@ class Made:
         """Members that send nothing although their sessions stay open."""
         self.heard = Counter[int]()
         self.edges = {peer: SimpleNamespace(is_open=peer not in self.silent) for peer in neighbors}
-        core: Any = SimpleNamespace(edges=self.edges, peers=self.edges.keys(), life=SimpleNamespace(name=7))
+        core: Any = SimpleNamespace(edges=self.edges, peers=self.edges.keys(), lifetime=SimpleNamespace(name=7))
         status: Any = SimpleNamespace(core=core, alarms={}, privacy=lambda: self.budget(0))
         roster = Roster(lambda: self.federation, 0)
         self.hearing = Hearing(self.came)

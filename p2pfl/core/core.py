@@ -28,9 +28,9 @@ from p2pfl.core.events import (
     StorageRestored,
 )
 from p2pfl.core.limits import View
-from p2pfl.core.members import NO_MEMORY, NO_START, Census, Life, Lives, Memory, Start
+from p2pfl.core.members import NO_MEMORY, NO_START, Lifetime, Lifetimes, MemberProgress, Memory, Start
 from p2pfl.core.messages import EdgeRecord, LivesTold, Resign
-from p2pfl.core.neighbor import EdgeLine, Hearsay
+from p2pfl.core.neighbor import EdgeLine, ToldLifetimes
 from p2pfl.core.rounds import Mixing, Rounds
 from p2pfl.core.settings import ALWAYS, NEVER, Facts, Phase, Settings, Turns, degree_of
 
@@ -74,9 +74,9 @@ class Course:
         return self.rounds.phase
 
     @property
-    def life(self) -> Life:
-        """The node's life, which says how far back its memory reaches."""
-        return NO_START.life
+    def lifetime(self) -> Lifetime:
+        """The node's lifetime, which says how far back its memory reaches."""
+        return NO_START.lifetime
 
     @property
     def mixing(self) -> Mixing | None:
@@ -96,7 +96,7 @@ class Course:
     def may_miss(self, peer: int) -> bool:
         """Return True if the absence of a neighbor is nothing to report."""
         edge = self.edges[peer]
-        return edge.progress.done or edge.line.standing.is_out or edge.line.barred or self.facts.halted
+        return edge.progress.done or edge.line.reputation.is_out or edge.line.barred or self.facts.halted
 
     @property
     def exchanges(self) -> int:
@@ -108,9 +108,9 @@ class Course:
         return 0 if self.rounds is None else self.rounds.training.failed_rounds
 
     @property
-    def is_through(self) -> bool:
+    def has_completed(self) -> bool:
         """True if this node has done all its own training."""
-        return self.facts.done if self.rounds is None else self.rounds.termination.is_through
+        return self.facts.done if self.rounds is None else self.rounds.termination.has_completed
 
     @property
     def ended_by(self) -> str | None:
@@ -119,23 +119,23 @@ class Course:
 
     @property
     def unfinished(self) -> list[int]:
-        """The other members for which this node waits, or that were not through when training ended."""
+        """The other members for which this node waits, or that had not completed theirs when training ended."""
         return [] if self.rounds is None else self.rounds.termination.awaited
 
-    def through_by(self, now: float) -> str | None:
+    def completed_by(self, now: float) -> str | None:
         """Return the reason why this node has trained enough; None if it has not."""
-        return None if self.rounds is None or not self.is_through else self.rounds.training.enough(now)
+        return None if self.rounds is None or not self.has_completed else self.rounds.training.enough(now)
 
-    def standings(self, now: float) -> Mapping[int, View]:
-        """Return the standing of each neighbor: its proven faults and its quarantine."""
-        return {peer: edge.line.standing.view(now) for peer, edge in self.edges.items()}
+    def reputations(self, now: float) -> Mapping[int, View]:
+        """Return the reputation of each neighbor: its proven faults and its quarantine."""
+        return {peer: edge.line.reputation.view(now) for peer, edge in self.edges.items()}
 
 
 class Core(Course):
     """The decisions of one node.
 
     `turns` gives the rounds in which an edge is used, for each edge not used in all of them; `memory` is the state on
-    disk. `start` identifies this process and its life. `durable`: state is on disk before a message depends on it.
+    disk. `start` identifies this process and its lifetime. `durable`: state is on disk before a message depends on it.
     """
 
     def __init__(
@@ -167,16 +167,16 @@ class Core(Course):
         self.facts.joining = not memory.ended
         if memory.ended:
             self.facts.done, self.facts.level, self.facts.closing = True, None, settings.closing_rounds
-        self.census = Census(index, peers, settings)
-        self.lives = Lives(index, start.life, dict(memory.lives))
+        self.members = MemberProgress(index, peers, settings)
+        self.lifetimes = Lifetimes(index, start.lifetime, dict(memory.lifetimes))
         lines: dict[int, EdgeLine] = {}
-        self.hearsay = Hearsay(self.lives, lines, self.facts, settings)
+        self.told_lifetimes = ToldLifetimes(self.lifetimes, lines, self.facts, settings)
         self.neighbors = Neighbors(
             index=index,
             facts=self.facts,
             settings=settings,
-            census=self.census,
-            hearsay=self.hearsay,
+            members=self.members,
+            told_lifetimes=self.told_lifetimes,
             lines=lines,
             start=start,
         )
@@ -202,21 +202,22 @@ class Core(Course):
                 effects += edge.wake(now)
                 self.timers.note(edge)
         effects += self.rounds.advance(now)
-        if now >= self.census.due_at:
-            self.census.due_at = NEVER
-            effects += [effect for peer in self.census.uninformed_neighbors() for effect in self.edges[peer].announce()]
-        if now >= self.lives.due_at:
-            effects += self.hearsay.pass_on_due(now)
+        if now >= self.members.due_at:
+            self.members.due_at = NEVER
+            uninformed = self.members.uninformed_neighbors()
+            effects += [effect for peer in uninformed for effect in self.edges[peer].announce()]
+        if now >= self.lifetimes.due_at:
+            effects += self.told_lifetimes.pass_on_due(now)
         return effects
 
     def deadline(self) -> float | None:
         """Return when `wake` must be called next; None for never."""
-        next_at = min(self.rounds.due, self.timers.next_at, self.census.due_at, self.lives.due_at)
+        next_at = min(self.rounds.due, self.timers.next_at, self.members.due_at, self.lifetimes.due_at)
         return None if next_at == NEVER else next_at
 
     @property
-    def life(self) -> Life:
-        return self.lives.own
+    def lifetime(self) -> Lifetime:
+        return self.lifetimes.own
 
     def _route(self, event: Any, now: float) -> list[Effect]:
         happens = _ON_EDGES.get(type(event))
@@ -257,9 +258,9 @@ class Core(Course):
     def _give_up(self, member: int, now: float) -> list[Effect]:
         """Wait no longer for a member that has ended for good, neither at the start nor at the end."""
         edge = self.edges.get(member)
-        if member == self.index or self.census.ended >> member & 1 or (edge is not None and edge.is_open):
+        if member == self.index or self.members.ended >> member & 1 or (edge is not None and edge.is_open):
             return []
-        self.census.note_ended(member, now)
+        self.members.note_ended(member, now)
         if edge is not None:
             edge.line.has_ended = True
         text = "its process has ended for good, as the launcher of all nodes says: no node waits for it"

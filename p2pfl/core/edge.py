@@ -1,7 +1,7 @@
-"""An edge to one neighbor: its line, its exchange, and the messages about rounds, ends and lives; all edges of a node.
+"""An edge to one neighbor: its line, its exchange, and what else they tell each other; all edges of a node.
 
 The line and the exchange return effects. This module connects them to the neighbor's messages about rounds, ends and
-lives, and to what this node's rounds ask of the edge.
+lifetimes, and to what this node's rounds ask of the edge.
 
 A change to the federation takes effect between two of this node's rounds (`Amending`). An edge that stays keeps its
 state. An edge that is dropped starts nothing new, but an exchange under way may still complete. The node waits for it
@@ -25,15 +25,15 @@ from p2pfl.core.events import (
     CloseSession,
     Effect,
     EngineResult,
-    NoteLife,
+    NoteLifetime,
     SessionClosed,
     SessionOpened,
 )
 from p2pfl.core.exchange import Exchange, ExchangeInitiator, ExchangeResponder
 from p2pfl.core.limits import FIRST_PATIENCE_S, TELLS_PER_S, EngineTime, Fault, Patience, TokenBucket, UsualTime
-from p2pfl.core.members import Census, Life, LifeNews, Start, news_bucket
+from p2pfl.core.members import Lifetime, MemberProgress, News, Start, news_bucket
 from p2pfl.core.messages import Done, EdgeRecord, Hello, LivesTold, Message, Ready, Resign, disagreement
-from p2pfl.core.neighbor import EdgeLine, Hearsay, Progress, Service
+from p2pfl.core.neighbor import EdgeLine, Progress, Service, ToldLifetimes
 from p2pfl.core.settings import ALWAYS, NEVER, Facts, Phase, Settings, Turns, Weighing, degree_of
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class Edge:
         self.peer = peer
         self.common = common
         self.line = EdgeLine(peer=peer, exchanges_per_s=settings.exchanges_per_s, news=news_bucket(settings.members))
-        self.progress = Progress(peer=peer, facts=facts, census=common.census, turns=turns)
+        self.progress = Progress(peer=peer, facts=facts, members=common.members, turns=turns)
         patience = Patience(settings.max_wait_s)
         self.service = Service(peer=peer, facts=facts, turns=turns, usual=common.usual, patience=patience)
         parts: dict[str, Any] = {
@@ -99,8 +99,8 @@ class Edge:
         line = self.line
         if self.exchange.busy or line.session is None or line.mine is not None:
             return []
-        facts, own = self.common.facts, self.common.hearsay.lives.own
-        begun, through = self.common.census.tell(self.peer)
+        facts, own = self.common.facts, self.common.told_lifetimes.lifetimes.own
+        begun, completed = self.common.members.tell(self.peer)
         hello = self.exchange.record.hello(
             version=facts.version,
             closing=facts.closing,
@@ -111,9 +111,9 @@ class Edge:
             life=own.name,
             process=self.common.start.name,
             trained=facts.trained,
-            bound=self.common.census.bound,
+            bound=self.common.members.bound,
             begun=begun,
-            through=through,
+            through=completed,
         )
         return [*line.greet(hello, now), *self._judge(now)]
 
@@ -141,7 +141,7 @@ class Edge:
             return self.line.send(Done(version=self.common.facts.version))
         facts = self.common.facts
         changed = (facts.version, facts.closing, facts.level) != (mine.version, mine.closing, mine.level)
-        return self.announce() if changed or self.common.census.has_news_for(self.peer) else []
+        return self.announce() if changed or self.common.members.has_news_for(self.peer) else []
 
     # -- messages -------------------------------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ class Edge:
                 self.progress.hear_done(message)
                 return []
             case LivesTold():
-                return self._hear_lives(message, now)
+                return self._hear_lifetimes(message, now)
             # the whole node acts on it: where neighbors may lie, one alone must not be able to stop the node
             case Resign():
                 is_later = 1000 * (now - self.common.facts.started_at) < message.other_ms
@@ -192,13 +192,13 @@ class Edge:
         return effects + exchange.begin_if_due(now)
 
     def _hear_hello(self, hello: Hello, now: float) -> list[Effect]:
-        """Determine which process and life is speaking, before the two greetings are judged."""
+        """Determine which process and lifetime is speaking, before the two greetings are judged."""
         line, peer = self.line, self.peer
         if line.theirs is not None:
             return line.hear_hello(hello)
-        number, lives, copies = line.session, self.common.hearsay.lives, line.copies
-        life, known = Life(hello.generation, hello.life), lives.latest.get(peer)
-        news = lives.judge_greeting(peer, life)
+        number, lifetimes, copies = line.session, self.common.told_lifetimes.lifetimes, line.copies
+        lifetime, known = Lifetime(hello.generation, hello.life), lifetimes.latest.get(peer)
+        news = lifetimes.judge_greeting(peer, lifetime)
         effects: list[Effect] = []
         if copies.note_greeting(hello.process, now):
             text = "one key speaks from two places: two running processes have its node.key; the later one must stop"
@@ -207,29 +207,29 @@ class Edge:
         self.progress.hear_hello(hello, now)
         effects += self._judge(now)
         # After any new incarnation of the edge that it may have caused: the disk has both, or neither.
-        if news is not LifeNews.KNOWN:
-            effects.append(NoteLife(member=peer, life=life))
+        if news is not News.KNOWN:
+            effects.append(NoteLifetime(member=peer, lifetime=lifetime))
         if line.session != number:
             return effects
         if (other_s := copies.other_for_s(hello.process, now)) is not None:
             effects += line.say(Resign(process=hello.process, other_ms=int(1000 * other_s)))
-        return effects + self.common.hearsay.welcome(line, life, known, news, now)
+        return effects + self.common.told_lifetimes.welcome(line, lifetime, known, news, now)
 
-    def _hear_lives(self, message: LivesTold, now: float) -> list[Effect]:
-        """Handle a neighbor's report of lives: this end restarts the edge to a neighbor in a new life."""
-        hearsay = self.common.hearsay
-        if not hearsay.settings.profile.keeps_flows:
+    def _hear_lifetimes(self, message: LivesTold, now: float) -> list[Effect]:
+        """Handle a neighbor's report of lifetimes: this end restarts the edge to a neighbor in a new lifetime."""
+        told_lifetimes = self.common.told_lifetimes
+        if not told_lifetimes.settings.profile.keeps_flows:
             return []
         effects: list[Effect] = []
-        lives = {member: Life(generation, name) for member, generation, name in message.lives}
-        for member, life in lives.items():
-            answers, is_over = hearsay.hear(self.line, member, life, now)
+        lifetimes = {member: Lifetime(generation, name) for member, generation, name in message.lives}
+        for member, lifetime in lifetimes.items():
+            answers, is_over = told_lifetimes.hear(self.line, member, lifetime, now)
             effects += answers
             if is_over:
                 own_edge = self.common.edges[member]
                 own_edge.memory_is_lost = True
                 effects += own_edge.renew(now)
-        return effects + hearsay.pass_on_due(now)
+        return effects + told_lifetimes.pass_on_due(now)
 
     def renew(self, now: float) -> list[Effect]:
         """Restart the edge if the neighbor has lost its memory of it, once the engine has no work on it."""
@@ -237,7 +237,7 @@ class Edge:
         if not self.memory_is_lost or exchange.busy:
             return []
         self.memory_is_lost = False
-        noted = NoteLife(member=self.peer, life=self.common.hearsay.lives.latest[self.peer])
+        noted = NoteLifetime(member=self.peer, lifetime=self.common.told_lifetimes.lifetimes.latest[self.peer])
         if exchange.record.is_blank:
             return [noted]
         return [*exchange.resync(exchange.record.incarnation + 1, "the neighbor is in a new life", now), noted]
@@ -257,10 +257,10 @@ class Edge:
         """True if this end's copy of the neighbor's model is current, or is its last one."""
         return self.progress.done or (self.is_open and not self.service.is_mute)
 
-    def tick(self, now: float) -> list[Effect]:
+    def begin_round(self, now: float) -> list[Effect]:
         """Exchange the new version if it is the edge's turn (a responder asks for it); announce all closing rounds."""
         service = self.service
-        tells = self.common.facts.closing is not None or self.common.census.has_news_for(self.peer)
+        tells = self.common.facts.closing is not None or self.common.members.has_news_for(self.peer)
         if self.exchange.initiates:
             return (self.announce() if tells else []) + self.exchange.begin_if_due(now)
         asks = service.has_turn
@@ -274,17 +274,17 @@ class Edge:
         """Send a Ready. An `answer` carries no news: two nodes that cannot agree would answer each other forever."""
         if not self.is_open:
             return []
-        facts, census = self.common.facts, self.common.census
-        begun, through = (b"", b"") if answer or not census.has_news_for(self.peer) else census.tell(self.peer)
+        facts, members = self.common.facts, self.common.members
+        begun, completed = (b"", b"") if answer or not members.has_news_for(self.peer) else members.tell(self.peer)
         ready = Ready(
             version=facts.version,
             closing=facts.closing,
             level=facts.settled if facts.level is None else facts.level,
             trained=facts.trained,
-            bound=census.bound,
-            known=census.digest,
+            bound=members.bound,
+            known=members.digest,
             begun=begun,
-            through=through,
+            through=completed,
         )
         return self.line.say(ready)
 
@@ -346,14 +346,14 @@ class Timers:
 class Neighbors:
     """The edges of node `index`, and what all its edges and its rounds share.
 
-    All maps are in neighbor order and stay the same objects, which other parts hold; `lines` is that of `hearsay`.
+    All maps are in neighbor order and stay the same objects; `lines` is that of `told_lifetimes`.
     """
 
     index: int
     facts: Facts
     settings: Settings
-    census: Census
-    hearsay: Hearsay
+    members: MemberProgress
+    told_lifetimes: ToldLifetimes
     lines: dict[int, EdgeLine]
     start: Start
     """This node's own process, as named in its Hello."""
@@ -451,7 +451,7 @@ class Amending:
         if event is None:
             return []
         self.pending_change = None
-        settings, bound_before = neighbors.settings, neighbors.census.bound
+        settings, bound_before = neighbors.settings, neighbors.members.bound
         effects: list[Effect] = []
         dropped = tuple(peer for peer in neighbors.edges if peer not in event.neighbors)
         for peer in dropped:
@@ -465,7 +465,7 @@ class Amending:
         added = tuple(peer for peer in event.neighbors if peer not in neighbors.edges)
         for peer in added:
             neighbors.add(peer, EdgeRecord(), turns[peer])
-        neighbors.census.amend(event.neighbors, bound_before, now)
+        neighbors.members.amend(event.neighbors, bound_before, now)
         effects.append(ChangeEdges(added=added, dropped=dropped))
         return effects + [effect for peer in added for effect in self._open(neighbors.edges[peer], now)]
 

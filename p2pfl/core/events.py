@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from p2pfl.core.limits import Fault
-from p2pfl.core.members import Life
+from p2pfl.core.members import Lifetime
 from p2pfl.core.messages import Message, Reply, Request
 from p2pfl.core.settings import Best, Settings, Turns
 
@@ -239,7 +239,7 @@ class ChangeEdges(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CommitRound(Struct, frozen=True, kw_only=True, gc=False):
-    """Count a tick as `version`; if `trained`, add `rho` times the change made by training. -> RoundCommitted
+    """Count a round as `version`; if `trained`, add `rho` times the change made by training. -> RoundCommitted
 
     `elapsed_s` is the training time used so far, for runs bounded by time. `least_samples` is the smallest n that the
     engine may adopt while requests frozen with a larger one are unanswered. `alone` counts the rounds trained without a
@@ -276,11 +276,11 @@ class Mix(Struct, frozen=True, kw_only=True, gc=False):
     weights: tuple[float, ...]
 
 
-class NoteLife(Struct, frozen=True, kw_only=True, gc=False):
-    """Remember that `member` (None for this node) is in that life. (No answer: the order is enough.)"""
+class NoteLifetime(Struct, frozen=True, kw_only=True, gc=False):
+    """Remember that `member` (None for this node) is in that lifetime. (No answer: the order is enough.)"""
 
     member: int | None
-    life: Life
+    lifetime: Lifetime
 
 
 class StartRound(Struct, frozen=True, kw_only=True, gc=False):
@@ -314,5 +314,5 @@ class Finish(Struct, frozen=True, kw_only=True, gc=False):
     retired: bool = False
 
 
-Operation = Freeze | ApplyRequest | ApplyReply | ResetEdge | ChangeEdges | CommitRound | Bootstrap | Mix | NoteLife
+Operation = Freeze | ApplyRequest | ApplyReply | ResetEdge | ChangeEdges | CommitRound | Bootstrap | Mix | NoteLifetime
 Effect = Send | CloseSession | Operation | StartRound | Alarm | Finish

@@ -132,7 +132,7 @@ class Exchange(ABC):
             ResetEdge(peer=peer, incarnation=incarnation),
             Alarm(kind="resync", peer=peer, text=text, notice=notice),
         ]
-        if self.line.brake.count(now):
+        if self.line.resync_limit.count(now):
             effects.append(Alarm(kind="resync-storm", peer=peer, text="the edge was reset too often, and rests"))
             effects += self.drop("resyncs repeat")
         return effects
@@ -479,6 +479,6 @@ class ExchangeResponder(Exchange):
     def _request_refused(self, request: Request, result: Refused, now: float) -> list[Effect]:
         self.refused = request.digest
         effects = self._refused(result, now)
-        if self.line.brake.count(now):
+        if self.line.resync_limit.count(now):
             return [*effects, *self.drop("too many requests that cannot be accepted")]
         return [*effects, *self._refuse(request)]

@@ -1,6 +1,6 @@
 """Limits on what one neighbor may cost: exchanges, engine time, resyncs, and time spent waiting for it.
 
-A neighbor's standing is its proven faults, which no honest node commits, and the quarantine that follows. Only proven
+A neighbor's reputation is its proven faults, which no honest node commits, and the quarantine that follows. Only proven
 faults count: sessions are authenticated, and both ends run one federation file. Slowness, silence, lost sessions,
 Busy, staleness, a restart with an older state, and a rule's judgement never count: far honest nodes look the same.
 """
@@ -91,13 +91,13 @@ def hearing_bucket(exchanges_per_s: float) -> TokenBucket:
 
 
 @dataclass(slots=True)
-class ResyncBrake:
+class ResyncLimit:
     """Refuses a neighbor's sessions for a while after too many resyncs of its edge."""
 
     times: list[float] = field(default_factory=list)
     held_until: float = float("-inf")
     rests: bool = False
-    """True if the brake has held the edge since it last let a session in."""
+    """True if the limit has held the edge since it last let a session in."""
 
     def count(self, now: float) -> bool:
         """Record one resync; return True if there were too many and the edge must rest."""
@@ -198,7 +198,7 @@ class Patience:
         self.misses = min(self.misses + 1, MOST_MISSES)
 
     def afford_s(self, usual_s: float, now: float) -> float:
-        """Return how long a tick that begins now may wait for this edge; the other edges usually take `usual_s`."""
+        """Return how long a round that begins now may wait for this edge; the other edges usually take `usual_s`."""
         left_s = self.left_s(now)
         return _noise_s(usual_s) + left_s if left_s > 0.0 else 0.0
 
@@ -331,7 +331,7 @@ POINTS = {Fault.FACTOR: 2.0, Fault.COUNTER: 2.0, Fault.RESYNC: 0.5, Fault.FLOOD:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """A standing as shown to the user.
+    """A reputation as shown to the user.
 
     `score` is 1 if nothing is proven, 0 in quarantine; `faults` counts by kind since this process started; `probation`
     means that the neighbor is back from quarantine and not yet forgiven.
@@ -345,8 +345,8 @@ class View:
     quarantines: int
 
 
-class Standing:
-    """The standing of one neighbor. Each quarantine lasts twice as long as the one before, up to an hour."""
+class Reputation:
+    """The reputation of one neighbor. Each quarantine lasts twice as long as the one before, up to an hour."""
 
     __slots__ = ("_counts", "_noted_at", "_points", "_term_s", "latest", "quarantines", "returned", "until")
 

@@ -1,21 +1,21 @@
-"""Words of nodes about all members: who has begun, who is through, and who has lost its memory.
+"""The progress of all members, as neighbors tell it: who has begun, has completed training, or has lost its memory.
 
-`Census`: *begun* and *through* are sets of members that only grow: members that have begun to train, and members that
-have done all their own training. Nodes send both sets in Hello and Ready, and pass on what they learn. With a robust
-rule a member counts if it says so itself or if more than b neighbors say so, because b of them may lie. A node never
-believes others about whether it is through itself.
+`MemberProgress`: *begun* and *completed* are sets of members that only grow: members that have begun to train, and
+members that have done all their own training. Nodes send both sets in Hello and Ready, and pass on what they learn.
+With a robust rule a member counts if it says so itself or if more than b neighbors say so, because b of them may lie. A
+node never believes others about whether it has completed training itself.
 
-Members may be removed while the others train; they no longer count. If the number of rounds grows, no member is
-through any longer, and what a neighbor says about *through* is ignored until that neighbor knows the new number too.
+Members may be removed while the others train; they no longer count. If the number of rounds grows, no member has
+completed training any longer, and a neighbor's word on that is ignored until it knows the new number too.
 
-`Lives`: how far back each member's memory reaches, as far as a node must know. A learning method may keep flows that
-the two ends of an edge hold with opposite signs. A node that starts without its flows (an empty folder, a snapshot
-without replicas) begins a new *life*. Its neighbors must drop their halves, even if the edge to it never has a session
-again; so nodes name their lives in Hello and pass on news of them. When a node learns that a neighbor is in a new
-life, it restarts their edge at its own end.
+`Lifetimes`: how far back each member's memory reaches, as far as a node must know. A learning method may keep flows
+that the two ends of an edge hold with opposite signs. A node that starts without its flows (an empty folder, a snapshot
+without replicas) begins a new *lifetime*. Its neighbors must drop their halves, even if the edge to it never has a
+session again; so nodes name their lifetimes in Hello and pass on news of them. When a node learns that a neighbor is in
+a new lifetime, it restarts their edge at its own end.
 
-A life is (generation, name): the name is random, and the generation orders the lives of one member. A node without
-memory cannot know its own generation, and learns it from a node that remembers one of its earlier lives.
+A lifetime is (generation, name): the name is random, and the generation orders the lifetimes of one member. A node
+without memory cannot know its own generation; nodes that remember an earlier lifetime of it tell it.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ from p2pfl.core.messages import EdgeRecord
 from p2pfl.core.settings import NEVER, Best, Settings
 
 
-def digest_of(begun: bytes, through: bytes) -> int:
+def digest_of(begun: bytes, completed: bytes) -> int:
     """Return a 32-bit digest of both sets; nodes that know the same have equal digests."""
-    return crc32(b"|".join((begun, through)))
+    return crc32(b"|".join((begun, completed)))
 
 
 NOTHING = digest_of(b"", b"")
 SEND_WITHIN_S = 0.25
 """How long news may wait for a Ready to carry it, in seconds: a slow node's round must not delay it."""
 SOON_S = 0.005
-"""How long news may wait at a node that is through: for other news that come along, not for the next round."""
+"""How long news may wait at a node that has completed training: for other news, not for the next round."""
 SOON_FOR_S = 0.25
-"""For how long after a node is through its news wait only `SOON_S` (decision 0055: more costs more than it saves)."""
+"""For how long after a node's completion its news wait only `SOON_S` (decision 0055: more costs more than it saves)."""
 MOST_SENDS = 16
 """How many times in a row the same sets go to a neighbor: with a robust rule two nodes may never agree."""
 
 
-def may_wait_s(now: float, through_at: float | None, *, complete: bool) -> float:
-    """Return how long news may wait: while a node is not through (`through_at` is None), for its next Ready.
+def may_wait_s(now: float, completed_at: float | None, *, complete: bool) -> float:
+    """Return how long news may wait: during training (`completed_at` is None) for the next Ready.
 
-    Nodes that are through train on until word has spread, so theirs is passed on sooner, and at once if it completes
-    the picture. Where nodes are through at different times, much news would be sent for itself: after a while only
-    what completes the picture is.
+    Nodes that have completed it train on until word has spread, so theirs is passed on sooner, and at once if it
+    completes the picture. Where nodes complete training at different times, much news would be sent for itself: after a
+    while only what completes the picture is.
     """
-    if through_at is None:
+    if completed_at is None:
         return SEND_WITHIN_S
     if complete:
         return 0.0
-    return SOON_S if now < through_at + SOON_FOR_S else SEND_WITHIN_S
+    return SOON_S if now < completed_at + SOON_FOR_S else SEND_WITHIN_S
 
 
 @dataclass(slots=True)
@@ -68,12 +68,12 @@ class Claims:
     """The sets that one neighbor has sent, as bitmaps, and the digest of its own sets in its latest message."""
 
     begun: int = 0
-    through: int = 0
+    completed: int = 0
     neighbor_digest: int = NOTHING
     sent_digest: int = NOTHING
     """The digest of the sets last sent to this neighbor, whether or not they arrived."""
     progress_at: float | None = None
-    """When this neighbor, not yet through, last showed a new version."""
+    """When this neighbor last showed a new version."""
     round_s: float = 0.0
     """How long the neighbor took for that version, in seconds."""
     times_sent: int = 0
@@ -86,8 +86,8 @@ class Claims:
         return 0 < self.bound < bound
 
 
-class Census:
-    """The sets that this node believes, `begun` and `through`, and the claims of each neighbor.
+class MemberProgress:
+    """The sets that this node believes, `begun` and `completed`, and the claims of each neighbor.
 
     News must be sent by `due_at`.
     """
@@ -103,24 +103,24 @@ class Census:
         self.claims = {peer: Claims() for peer in neighbors}
         self._all_anew = False
         """True if some neighbor's earlier claims may count now that did not before."""
-        self.begun = self.through = 0
+        self.begun = self.completed = 0
         self._bitmaps = b"", b""
         """Both sets, as bytes."""
         self.due_at = NEVER
         self.digest = NOTHING
         """The digest of the sets that this node believes; nodes that know the same have equal digests."""
         self.new_at = float("-inf")
-        """When the set of members that are through last grew."""
+        """When the set of members that have completed training last grew."""
         self.half_at: float | None = None
-        """When half of the members that have begun were through; None until then."""
+        """When half of the members that have begun had completed training; None until then."""
         self.begun_at: float | None = None
-        self.through_at: float | None = None
-        """When this node began to train (`begun_at`), and when it was through (`through_at`)."""
+        self.completed_at: float | None = None
+        """When this node began to train (`begun_at`), and when it completed that (`completed_at`)."""
 
     @property
-    def is_through(self) -> bool:
+    def has_completed(self) -> bool:
         """True if this node has done all its own training."""
-        return bool(self.through & self.own)
+        return bool(self.completed & self.own)
 
     @property
     def bound(self) -> int:
@@ -134,10 +134,10 @@ class Census:
         self._count_members()
         self.claims = {peer: self.claims.get(peer) or Claims() for peer in sorted(neighbors)}
         if self.bound > bound_before:
-            self.through_at = None
-            self.through = 0
-        self.through |= self._believed_members("through") & ~self.own
-        self.begun |= self._believed_members("begun") | self.through
+            self.completed_at = None
+            self.completed = 0
+        self.completed |= self._believed_members("completed") & ~self.own
+        self.begun |= self._believed_members("begun") | self.completed
         self._tell_anew(now)
 
     def note_ended(self, member: int, now: float, *, ended: bool = True) -> None:
@@ -158,40 +158,40 @@ class Census:
 
     def complete(self, now: float) -> None:
         """Record that this node has done all its own training."""
-        self.through_at = now if self.through_at is None else self.through_at
+        self.completed_at = now if self.completed_at is None else self.completed_at
         self._take(self.own, self.own, now)
 
     def remember(self, members: Iterable[int], now: float) -> None:
         """Add members that had begun before this node's restart, so that it does not leave them behind."""
         self._take(sum(1 << member for member in members), 0, now)
 
-    def hear(self, peer: int, digest: int, begun: bytes, through: bytes, now: float, *, bound: int = 0) -> None:
+    def hear(self, peer: int, digest: int, begun: bytes, completed: bytes, now: float, *, bound: int = 0) -> None:
         """Merge the sets of a neighbor. Earlier claims stay true, unless it has learned of more rounds to do."""
         claims = self.claims[peer]
         claims.neighbor_digest = digest
         if bound != claims.bound:
-            claims.through = claims.through if bound < claims.bound else 0
+            claims.completed = claims.completed if bound < claims.bound else 0
             claims.bound = bound
             self._all_anew = True
-        if not begun and not through:
+        if not begun and not completed:
             return
-        before = claims.begun, claims.through
+        before = claims.begun, claims.completed
         claims.begun |= int.from_bytes(begun, "little")  # includes members that this node does not know yet
-        claims.through |= int.from_bytes(through, "little") & ~self.own
-        claims.begun |= claims.through
-        if (claims.begun, claims.through) == before:
-            claims.begun, claims.through = before
+        claims.completed |= int.from_bytes(completed, "little") & ~self.own
+        claims.begun |= claims.completed
+        if (claims.begun, claims.completed) == before:
+            claims.begun, claims.completed = before
             return
         if self._all_anew or self.settings.profile.words_needed > 1:
             self._all_anew = False
-            self._take(self._believed_members("begun"), self._believed_members("through"), now)
+            self._take(self._believed_members("begun"), self._believed_members("completed"), now)
         else:
             # The sets only grow, and have what the other neighbors have said.
             counts = not claims.lags(self.bound)
-            self._take(claims.begun & self._members, claims.through & self._members if counts else 0, now)
+            self._take(claims.begun & self._members, claims.completed & self._members if counts else 0, now)
         # Equal sets are kept once.
         claims.begun = self.begun if claims.begun == self.begun else claims.begun
-        claims.through = self.through if claims.through == self.through else claims.through
+        claims.completed = self.completed if claims.completed == self.completed else claims.completed
 
     def note_session(self, peer: int, now: float) -> None:
         """Record a new session with this neighbor, which counts as active from now on."""
@@ -202,7 +202,7 @@ class Census:
     def note_progress(self, peer: int, now: float) -> None:
         """Record that a neighbor has shown a new version."""
         claims = self.claims[peer]
-        if self.through >> peer & 1:
+        if self.completed >> peer & 1:
             return
         since = self.begun_at if claims.progress_at is None else claims.progress_at
         claims.round_s = 0.0 if since is None else now - since
@@ -211,7 +211,7 @@ class Census:
     def has_news_for(self, peer: int) -> bool:
         """Return True if this neighbor may lack something: it sent neither these members nor this digest."""
         claims = self.claims[peer]
-        lacks = self.begun & ~claims.begun or self.through & ~claims.through
+        lacks = self.begun & ~claims.begun or self.completed & ~claims.completed
         sent_often = claims.sent_digest == self.digest and claims.times_sent >= MOST_SENDS
         return bool(lacks) and claims.neighbor_digest != self.digest and not sent_often
 
@@ -227,29 +227,29 @@ class Census:
         untold = [peer for peer, claims in self.claims.items() if claims.sent_digest != self.digest]
         return [peer for peer in untold if self.has_news_for(peer)]
 
-    def _take(self, begun: int, through: int, now: float) -> None:
-        begun, through = self.begun | begun | through, self.through | through
-        if (begun, through) == (self.begun, self.through):
+    def _take(self, begun: int, completed: int, now: float) -> None:
+        begun, completed = self.begun | begun | completed, self.completed | completed
+        if (begun, completed) == (self.begun, self.completed):
             return  # as they are: a complete set is kept once in a process
-        if through != self.through:
+        if completed != self.completed:
             self.new_at = now
-        self.begun, self.through = begun, through
+        self.begun, self.completed = begun, completed
         self._tell_anew(now)
 
     def _tell_anew(self, now: float) -> None:
         """Record that the sets, or the members that count, have changed."""
-        complete = not self.begun & self.counted & ~self.through
-        through_at = self.through_at if self.is_through else None
-        self.due_at = min(self.due_at, now + may_wait_s(now, through_at, complete=complete))
+        complete = not self.begun & self.counted & ~self.completed
+        completed_at = self.completed_at if self.has_completed else None
+        self.due_at = min(self.due_at, now + may_wait_s(now, completed_at, complete=complete))
         if self.begun == self._members:
             self.begun = self._members
-        if self.through == self._members:
-            self.through = self._members
-        self._bitmaps = bitmap(self.begun), bitmap(self.through)
+        if self.completed == self._members:
+            self.completed = self._members
+        self._bitmaps = bitmap(self.begun), bitmap(self.completed)
         self.digest = digest_of(*self._bitmaps)
-        begun, through = (members & self.counted for members in (self.begun, self.through))
+        begun, completed = (members & self.counted for members in (self.begun, self.completed))
         whole = self.settings.profile.whole(begun.bit_count(), self.counted.bit_count())
-        is_half = through and 2 * through.bit_count() >= whole
+        is_half = completed and 2 * completed.bit_count() >= whole
         if not is_half:
             self.half_at = None
         elif self.half_at is None:
@@ -258,7 +258,7 @@ class Census:
     def _believed_members(self, which: str) -> int:
         """Return the members that enough neighbors name, or that name themselves."""
         needed = self.settings.profile.words_needed
-        # A neighbor that plans fewer rounds may take a member to be through that is not.
+        # A neighbor that plans fewer rounds may take a member to have completed training that has not.
         counting = {
             peer: claims for peer, claims in self.claims.items() if which == "begun" or not claims.lags(self.bound)
         }
@@ -303,48 +303,48 @@ LARGEST_STEP = 2**20
 PASS_ON_EVERY_S = 0.25
 NEWS_PER_S = 8.0
 LEAST_NEWS = 512.0
-"""The reports of lives accepted from a neighbor at once (or twice the number of members); then `NEWS_PER_S`."""
+"""The reports of lifetimes accepted from a neighbor at once (or twice the number of members); then `NEWS_PER_S`."""
 MOST_CLAIMS = 8
 """How often a process may raise its own generation: two copies of one key must not outbid each other forever."""
 MOST_PROCESSES = 64
 """How many of a neighbor's processes a node remembers."""
 
 
-class Life(NamedTuple):
-    """One life of a member. Later lives are larger. `name` is a random number below 2**53, 0 for none."""
+class Lifetime(NamedTuple):
+    """One lifetime of a member. Later lifetimes are larger. `name` is a random number below 2**53, 0 for none."""
 
     generation: int
     name: int
 
 
-FIRST_LIFE = Life(0, 0)
+FIRST_LIFETIME = Lifetime(0, 0)
 
 
 class Start(NamedTuple):
-    """A running process of a member: its life, and a random name for the process."""
+    """A running process of a member: its lifetime, and a random name for the process."""
 
-    life: Life
+    lifetime: Lifetime
     name: int
 
 
-NO_START = Start(FIRST_LIFE, 0)
+NO_START = Start(FIRST_LIFETIME, 0)
 
 
-class LifeNews(enum.Enum):
-    """What a report of a member's life means to its receiver."""
+class News(enum.Enum):
+    """What a report of a member's lifetime means to its receiver."""
 
     KNOWN = enum.auto()
     STALE = enum.auto()
     LATER = enum.auto()
-    """The first report of this member, or its same life with a higher generation."""
+    """The first report of this member, or its same lifetime with a higher generation."""
     NEW = enum.auto()
-    """A new life: the other end has lost its flows."""
+    """A new lifetime: the other end has lost its flows."""
 
 
-class Lives:
-    """The lives known to a node: its `own`, and the `latest` one of each other member, by index."""
+class Lifetimes:
+    """The lifetimes known to a node: its `own`, and the `latest` one of each other member, by index."""
 
-    def __init__(self, index: int, own: Life, latest: dict[int, Life]) -> None:
+    def __init__(self, index: int, own: Lifetime, latest: dict[int, Lifetime]) -> None:
         self.index = index
         self.own = own
         self.latest = latest
@@ -360,60 +360,60 @@ class Lives:
         self._news_sources[member] = source
         self.due_at = self._passed_at + PASS_ON_EVERY_S
 
-    def take_news(self, now: float) -> list[tuple[int, int, Life]]:
-        """Return the news to pass on, as (member, neighbor that reported it, life), and forget it."""
+    def take_news(self, now: float) -> list[tuple[int, int, Lifetime]]:
+        """Return the news to pass on, as (member, neighbor that reported it, lifetime), and forget it."""
         self._passed_at, self.due_at = now, NEVER
         news, self._news_sources = self._news_sources, {}
         return [(member, source, self.latest[member]) for member, source in news.items()]
 
-    def judge(self, member: int, life: Life) -> LifeNews:
-        """Judge a life reported by others."""
+    def judge(self, member: int, lifetime: Lifetime) -> News:
+        """Judge a lifetime reported by others."""
         known = self.latest.get(member)
         least = 0 if known is None else known.generation
-        if life.generation > min(LARGEST_GENERATION, least + LARGEST_STEP):
-            return LifeNews.STALE
-        if not life.name:
-            return LifeNews.KNOWN
+        if lifetime.generation > min(LARGEST_GENERATION, least + LARGEST_STEP):
+            return News.STALE
+        if not lifetime.name:
+            return News.KNOWN
         if known is None:
-            return LifeNews.LATER
-        if known.name == life.name:
-            return LifeNews.LATER if life > known else LifeNews.KNOWN
-        return LifeNews.NEW if life > known else LifeNews.STALE
+            return News.LATER
+        if known.name == lifetime.name:
+            return News.LATER if lifetime > known else News.KNOWN
+        return News.NEW if lifetime > known else News.STALE
 
-    def raise_generation(self, member: int, life: Life) -> Life:
-        """Raise the generation of a second life in generation 0: nobody knows which is later, so the last report wins.
+    def raise_generation(self, member: int, lifetime: Lifetime) -> Lifetime:
+        """Raise the generation of a second lifetime in generation 0: nobody knows which is later; the last report wins.
 
-        If the member is still in the life known before, its neighbors tell it so, and it claims a later generation.
+        If the member is still in the lifetime known before, its neighbors tell it so, and it claims a later generation.
         """
         known = self.latest.get(member)
-        if known is None or known.generation or life.generation or known.name == life.name or not life.name:
-            return life
-        return Life(1, life.name)
+        if known is None or known.generation or lifetime.generation or known.name == lifetime.name or not lifetime.name:
+            return lifetime
+        return Lifetime(1, lifetime.name)
 
-    def judge_greeting(self, member: int, life: Life) -> LifeNews:
-        """Judge the life in the member's own greeting, and remember it as the current one."""
-        news = self.judge(member, life)
-        if news is LifeNews.STALE:  # others have reported a later life that the member does not know of yet
-            news = LifeNews.NEW
-        if news is not LifeNews.KNOWN:
-            self.latest[member] = life
+    def judge_greeting(self, member: int, lifetime: Lifetime) -> News:
+        """Judge the lifetime in the member's own greeting, and remember it as the current one."""
+        news = self.judge(member, lifetime)
+        if news is News.STALE:  # others have reported a later lifetime that the member does not know of yet
+            news = News.NEW
+        if news is not News.KNOWN:
+            self.latest[member] = lifetime
         return news
 
-    def claim(self, remembered: Life) -> bool:
-        """Make this node's life later than another of its lives that somebody remembers; True if that was needed."""
+    def claim(self, remembered: Lifetime) -> bool:
+        """Make this node's lifetime later than another of its own that somebody remembers; True if that was needed."""
         other = remembered.name != self.own.name and remembered.generation >= self.own.generation
         if not other or remembered.generation >= LARGEST_GENERATION or self._claims >= MOST_CLAIMS:
             return False
         self._claims += 1
-        self.own = Life(remembered.generation + 1, self.own.name)
+        self.own = Lifetime(remembered.generation + 1, self.own.name)
         return True
 
     def claim_another(self) -> bool:
-        """Claim a later life because this node has had an earlier one that nobody has named; return True if it did."""
-        return self.own.generation == 0 and self.claim(Life(0, 0))
+        """Claim a later lifetime, as this node has had an earlier one that nobody has named; True if it did."""
+        return self.own.generation == 0 and self.claim(Lifetime(0, 0))
 
-    def lives_to_send(self) -> list[tuple[int, Life]]:
-        """Return the lives worth passing on, in member order; a member in generation 0 is left out."""
+    def lifetimes_to_send(self) -> list[tuple[int, Lifetime]]:
+        """Return the lifetimes worth passing on, in member order; a member in generation 0 is left out."""
         rows = {self.index: self.own} | self.latest
         return [(member, rows[member]) for member in sorted(rows) if rows[member].generation]
 
@@ -475,7 +475,7 @@ class Memory:
     ended: bool = False
     """True if the federation is over for this node, which now only answers late neighbors."""
     records: Mapping[int, EdgeRecord] = field(default_factory=dict)
-    lives: Mapping[int, Life] = field(default_factory=dict)
+    lifetimes: Mapping[int, Lifetime] = field(default_factory=dict)
 
 
 NO_MEMORY = Memory()

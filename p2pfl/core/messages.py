@@ -21,7 +21,7 @@ DIGEST_BYTES = 16
 MOST_TERMS = 16
 """The maximum number of values that a learning method may put in one message."""
 MOST_LIVES_TOLD = 256
-"""The maximum number of lives in one message."""
+"""The maximum number of lifetimes in one message."""
 
 PROTOCOL = "p2pfl/1"
 PROTOCOL_VERSION = 10
@@ -37,7 +37,7 @@ class Hello(Struct, frozen=True, kw_only=True, gc=False):
     that is frozen and unanswered, or None; `request_digest` identifies the pending or last request, empty if there was
     none. `chain` is a digest of every payload that entered the replicas; `chain_before` omits the last transaction.
     `closing`, `level`, `trained`, `bound`, `begun` and `through` are as in Ready. `generation` and `life` name the
-    sender's life (`lives`), and `process`, a random number, its process.
+    sender's lifetime (`members.Lifetimes`), and `process`, a random number, its process.
     """
 
     incarnation: int
@@ -153,7 +153,7 @@ class Done(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LivesTold(Struct, frozen=True, kw_only=True, gc=False):
-    """The lives that the sender knows: each member's index, and the generation and name of its life."""
+    """The lifetimes that the sender knows: each member's index, and the generation and name of its lifetime."""
 
     lives: tuple[tuple[int, int, int], ...]
 

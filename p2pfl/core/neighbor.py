@@ -6,8 +6,8 @@ Hello each way; both ends judge the two messages exactly as sent, and send nothi
 A line returns effects or a verdict and never calls the layer above: a caller that ends the session through it must
 also tell the exchange (`Exchange.drop`).
 
-`Hearsay` is about lives: a node believes its neighbors within limits, and passes on news over all its lines. Edges
-keep flows only in the conservative profile; the robust profile needs no news of lives.
+`ToldLifetimes`: a node believes its neighbors within limits, and passes on news over all its lines. Edges keep flows
+only in the conservative profile; the robust profile needs no news of lifetimes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from p2pfl.core.events import Alarm, CloseSession, Effect, NoteLife, Send
-from p2pfl.core.limits import Fault, Patience, ResyncBrake, Standing, TokenBucket, UsualTime, hearing_bucket
-from p2pfl.core.members import Census, Copies, Life, LifeNews, Lives, digest_of
+from p2pfl.core.events import Alarm, CloseSession, Effect, NoteLifetime, Send
+from p2pfl.core.limits import Fault, Patience, Reputation, ResyncLimit, TokenBucket, UsualTime, hearing_bucket
+from p2pfl.core.members import Copies, Lifetime, Lifetimes, MemberProgress, News, digest_of
 from p2pfl.core.messages import MOST_LIVES_TOLD, Done, Hello, LivesTold, Message, Ready, Reply, Request
 from p2pfl.core.settings import ALWAYS, NEVER, Facts, Settings, Turns, schedule_index
 
@@ -36,7 +36,7 @@ class EdgeLine:
     peer: int
     exchanges_per_s: float
     news: TokenBucket
-    """The limit on reports of lives that this node accepts from the neighbor."""
+    """The limit on reports of lifetimes that this node accepts from the neighbor."""
     hearing: TokenBucket = field(init=False)
     """The limit on all messages from this neighbor, across its sessions."""
     session: int | None = None
@@ -48,8 +48,8 @@ class EdgeLine:
     """True once both greetings are judged."""
     repeat_at: float = NEVER
     """When to repeat this end's greeting if the other end has stayed silent."""
-    standing: Standing = field(default_factory=Standing, repr=False, compare=False)
-    brake: ResyncBrake = field(default_factory=ResyncBrake)
+    reputation: Reputation = field(default_factory=Reputation, repr=False, compare=False)
+    resync_limit: ResyncLimit = field(default_factory=ResyncLimit)
     copies: Copies = field(default_factory=Copies)
     inbox: list[Message] = field(default_factory=list)
     """Messages queued until the engine has no work on the edge."""
@@ -60,7 +60,7 @@ class EdgeLine:
     has_ended: bool = False
     """True if the neighbor's process has ended for good, as far as this node's launcher knows."""
     challenged_at: float = float("-inf")
-    """When this end last told the neighbor that others know another life of it."""
+    """When this end last told the neighbor that others know another lifetime of it."""
 
     def __post_init__(self) -> None:
         self.hearing = hearing_bucket(self.exchanges_per_s)
@@ -68,15 +68,15 @@ class EdgeLine:
     def open(self, number: int, now: float, *, halted: bool) -> list[Effect]:
         """Replace the old session with a new one, or refuse the new one; after a refusal there is no session."""
         self.end()
-        standing = self.standing
-        if standing.is_quarantined(now):
-            rest_s = standing.until - now
+        reputation = self.reputation
+        if reputation.is_quarantined(now):
+            rest_s = reputation.until - now
             return [CloseSession(peer=self.peer, session=number, reason="in quarantine", rest_s=rest_s)]
-        if halted or self.barred or self.brake.refuses(now):
+        if halted or self.barred or self.resync_limit.refuses(now):
             return [CloseSession(peer=self.peer, session=number, reason="resting")]
         self.session = number
         self.has_ended = False
-        if not standing.comes_back(now):
+        if not reputation.comes_back(now):
             return []
         return [Alarm(kind="probation", peer=self.peer, text="its quarantine is over")]
 
@@ -94,11 +94,11 @@ class EdgeLine:
 
     def blame(self, fault: Fault, text: str, now: float) -> list[Effect]:
         """Count a proven fault. Enough faults end the session for a while; only then are effects returned."""
-        standing = self.standing
-        if not standing.note(fault, text, now):
+        reputation = self.reputation
+        if not reputation.note(fault, text, now):
             return []
-        rest_s = standing.until - now
-        alarm = f"its messages are ignored for {rest_s:.0f} s, after {standing.reasons}; the latest: {text}"
+        rest_s = reputation.until - now
+        alarm = f"its messages are ignored for {rest_s:.0f} s, after {reputation.reasons}; the latest: {text}"
         reason = f"in quarantine for {rest_s:.0f} s: {fault}"
         return [Alarm(kind="quarantine", peer=self.peer, text=alarm), *self.drop(reason, rest_s=rest_s)]
 
@@ -151,7 +151,7 @@ class EdgeLine:
     @property
     def is_shut(self) -> bool:
         """True if there will be no session, so that nothing waits for this neighbor."""
-        return self.barred or self.has_ended or self.standing.is_out or self.brake.rests
+        return self.barred or self.has_ended or self.reputation.is_out or self.resync_limit.rests
 
     def was_open_lately(self, now: float, linger_s: float) -> bool:
         """Return True if the edge is open, or was open less than `linger_s` seconds ago."""
@@ -159,85 +159,85 @@ class EdgeLine:
 
 
 CHALLENGE_EVERY_S = 5.0
-"""The shortest time between two messages telling a connected neighbor about another life of its own, in seconds."""
+"""The shortest time between two messages telling a connected neighbor about another lifetime of its own, in seconds."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Hearsay:
-    """The part of a node that accepts and passes on news of members' lives."""
+class ToldLifetimes:
+    """The part of a node that accepts and passes on news of members' lifetimes."""
 
-    lives: Lives
+    lifetimes: Lifetimes
     lines: Mapping[int, EdgeLine]
     facts: Facts
     settings: Settings
 
-    def welcome(self, line: EdgeLine, life: Life, earlier: Life | None, news: LifeNews, now: float) -> list[Effect]:
-        """Tell a neighbor that has just greeted which lives this node knows.
+    def welcome(self, line: EdgeLine, new: Lifetime, old: Lifetime | None, news: News, now: float) -> list[Effect]:
+        """Tell a neighbor that has just greeted which lifetimes this node knows.
 
-        `earlier` is the life that this node believed the neighbor to be in.
+        `new` is the lifetime in its greeting, `old` the one in which this node believed it to be.
         """
         if not self.settings.profile.keeps_flows:
             return []
-        lives = self.lives.lives_to_send()
-        if earlier is not None and earlier.name != life.name and earlier.generation >= life.generation:
-            lives.append((line.peer, earlier))  # lets a node without memory learn its own generation
+        lifetimes = self.lifetimes.lifetimes_to_send()
+        if old is not None and old.name != new.name and old.generation >= new.generation:
+            lifetimes.append((line.peer, old))  # lets a node without memory learn its own generation
         # When a federation begins, every member is new to every other: that is no news.
-        is_under_way = self.facts.rounds > 0 or self.lives.own.generation > 0
-        if news is not LifeNews.KNOWN and (life.generation or is_under_way):
-            self.lives.note_news(line.peer, line.peer)
-        return _tell(line, lives) + self.pass_on_due(now)
+        is_under_way = self.facts.rounds > 0 or self.lifetimes.own.generation > 0
+        if news is not News.KNOWN and (new.generation or is_under_way):
+            self.lifetimes.note_news(line.peer, line.peer)
+        return _tell(line, lifetimes) + self.pass_on_due(now)
 
-    def hear(self, line: EdgeLine, member: int, life: Life, now: float) -> tuple[list[Effect], bool]:
-        """Process a neighbor's report of a life. True if that member has lost its memory of this node's edge to it."""
-        lives = self.lives
-        if member == lives.index:
-            return self._announce_claim() if lives.claim(life) else [], False
-        life = lives.raise_generation(member, life)
-        news = lives.judge(member, life)
-        if news in {LifeNews.KNOWN, LifeNews.STALE} or member >= self.settings.members or line.news.take(now) > 0.0:
+    def hear(self, line: EdgeLine, member: int, lifetime: Lifetime, now: float) -> tuple[list[Effect], bool]:
+        """Process a neighbor's report of a lifetime. True if that member has lost its memory of our edge to it."""
+        lifetimes = self.lifetimes
+        if member == lifetimes.index:
+            return self._announce_claim() if lifetimes.claim(lifetime) else [], False
+        lifetime = lifetimes.raise_generation(member, lifetime)
+        news = lifetimes.judge(member, lifetime)
+        if news in {News.KNOWN, News.STALE} or member >= self.settings.members or line.news.take(now) > 0.0:
             return [], False
         own_line = self.lines.get(member)
-        if news is LifeNews.NEW and own_line is not None and own_line.is_open:
-            # It has greeted in its current life. It must learn of the other one itself, and say which one it is in.
+        if news is News.NEW and own_line is not None and own_line.is_open:
+            # It has greeted in its current lifetime. It must learn of the other one itself, and say which one it is in.
             if now < own_line.challenged_at + CHALLENGE_EVERY_S:
                 return [], False
             own_line.challenged_at = now
-            return _tell(own_line, [(member, life)]), False
-        lives.latest[member] = life
-        lives.note_news(line.peer, member)
-        if news is not LifeNews.NEW or own_line is None:
-            return [NoteLife(member=member, life=life)], False
+            return _tell(own_line, [(member, lifetime)]), False
+        lifetimes.latest[member] = lifetime
+        lifetimes.note_news(line.peer, member)
+        if news is not News.NEW or own_line is None:
+            return [NoteLifetime(member=member, lifetime=lifetime)], False
         return [], True
 
     def pass_on_due(self, now: float) -> list[Effect]:
-        """Send every neighbor the pending news of lives, if it is due."""
-        if now < self.lives.due_at:
+        """Send every neighbor the pending news of lifetimes, if it is due."""
+        if now < self.lifetimes.due_at:
             return []
-        news = self.lives.take_news(now)
+        news = self.lifetimes.take_news(now)
         effects: list[Effect] = []
         for line in self.lines.values():
             if line.is_open:
-                for_peer = [(member, life) for member, source, life in news if line.peer not in {member, source}]
-                effects += _tell(line, for_peer)
+                rows = [(member, lifetime) for member, source, lifetime in news if line.peer not in {member, source}]
+                effects += _tell(line, rows)
         return effects
 
     def claim_another(self) -> list[Effect]:
-        """Claim a later life if the others have moved on: a node without memory may have had an earlier one."""
-        return self._announce_claim() if self.settings.profile.keeps_flows and self.lives.claim_another() else []
+        """Claim a later lifetime if the others have moved on: a node without memory may have had an earlier one."""
+        return self._announce_claim() if self.settings.profile.keeps_flows and self.lifetimes.claim_another() else []
 
     def _announce_claim(self) -> list[Effect]:
-        """Tell all neighbors this node's later life, and those in generation 0, which may have had others."""
-        lives = self.lives
+        """Tell all neighbors this node's later lifetime, and those in generation 0, which may have had others."""
+        lifetimes = self.lifetimes
         there = [line for line in self.lines.values() if line.is_open]
         for line in there:
-            if line.peer in lives.latest and not lives.latest[line.peer].generation:
-                lives.note_news(line.peer, line.peer)
-        effects = [effect for line in there for effect in _tell(line, [(lives.index, lives.own)])]
-        return [NoteLife(member=None, life=lives.own), *effects]
+            if line.peer in lifetimes.latest and not lifetimes.latest[line.peer].generation:
+                lifetimes.note_news(line.peer, line.peer)
+        effects = [effect for line in there for effect in _tell(line, [(lifetimes.index, lifetimes.own)])]
+        return [NoteLifetime(member=None, lifetime=lifetimes.own), *effects]
 
 
-def _tell(line: EdgeLine, lives: Sequence[tuple[int, Life]]) -> list[Effect]:
-    rows = [(member, life.generation, life.name) for member, life in lives]
+def _tell(line: EdgeLine, lifetimes: Sequence[tuple[int, Lifetime]]) -> list[Effect]:
+    rows = [(member, lifetime.generation, lifetime.name) for member, lifetime in lifetimes]
     parts = [tuple(rows[first : first + MOST_LIVES_TOLD]) for first in range(0, len(rows), MOST_LIVES_TOLD)]
     return [effect for part in parts for effect in line.say(LivesTold(lives=part))]
 
@@ -255,7 +255,7 @@ class Progress:
 
     peer: int
     facts: Facts = field(repr=False, compare=False)
-    census: Census = field(repr=False, compare=False)
+    members: MemberProgress = field(repr=False, compare=False)
     turns: Turns
     version: int = 0
     """The version that the neighbor is known to have."""
@@ -268,7 +268,7 @@ class Progress:
     level: float = 0.0
     """The number of hops around the neighbor within which all nodes are connected; infinite once it has begun."""
     settled: int | None = None
-    """The hops around the neighbor within which all active members are through; None if it has sent no such number."""
+    """The hops around the neighbor within which all active members have completed training; None if it sent none."""
     closing: int | None = None
     """The number of mixing rounds that the neighbor has begun since it stopped training; None before that."""
     closing_heard_at: float = float("-inf")
@@ -279,18 +279,18 @@ class Progress:
     def hear_hello(self, hello: Hello, now: float) -> None:
         """Record the first greeting of a session."""
         self.version = hello.version  # a neighbor whose disk was wiped counts from zero again
-        self.census.note_session(self.peer, now)
+        self.members.note_session(self.peer, now)
         self.first_heard = hello.version if self.first_heard is None else self.first_heard
         self.done, self.closing = hello.done, hello.closing
         self.level, self.settled = NEVER if hello.level is None else float(hello.level), None
         self.trained = max(self.trained, hello.trained)
         known = digest_of(hello.begun, hello.through)
-        self.census.hear(self.peer, known, hello.begun, hello.through, now, bound=hello.bound)
+        self.members.hear(self.peer, known, hello.begun, hello.through, now, bound=hello.bound)
 
     def hear_ready(self, ready: Ready, now: float) -> None:
         self.note_version(ready.version, now)
         self.trained = max(self.trained, ready.trained)
-        self.census.hear(self.peer, ready.known, ready.begun, ready.through, now, bound=ready.bound)
+        self.members.hear(self.peer, ready.known, ready.begun, ready.through, now, bound=ready.bound)
         self.settled = ready.level if self.level == NEVER else None
         self.level = NEVER if ready.level is None else max(self.level, ready.level)
         if ready.closing is not None:
@@ -310,7 +310,7 @@ class Progress:
         """Record that the neighbor has shown this version."""
         if version > self.version:
             self.version = version
-            self.census.note_progress(self.peer, now)
+            self.members.note_progress(self.peer, now)
 
     @property
     def has_stopped(self) -> bool:

@@ -1,14 +1,14 @@
 """The phases of a node: wait for a neighbor, (join,) train and mix, mix without training, linger, finish.
 
-A tick is a new version of this node's model. After each tick, the node waits until every live edge has completed an
-exchange with it, or until that edge's patience ends: a dead neighbor costs nothing, a slow one next to nothing. In the
-robust profile exchanges only send each end the other's model; after each round's exchanges one rule is applied to this
-node's model and the replicas of the connected neighbors. With 2 b or fewer of them, the b liars could be half, so
-nothing is mixed.
+Each round, local or mixing, makes a new version of this node's model. The *round barrier* then waits until every live
+edge has completed an exchange with it, or until that edge's patience ends: a dead neighbor costs nothing, a slow one
+next to nothing. In the robust profile exchanges only send each end the other's model; after each round's exchanges one
+rule is applied to this node's model and the replicas of the connected neighbors. With 2 b or fewer of them, the b liars
+could be half, so nothing is mixed.
 
-A node that starts with no memory in a federation that
-has moved on joins first: it lets its neighbors fill its replicas, and starts from their coordinate median, at their
-round. `termination` decides when training is complete, and when it ends.
+A node that starts with no memory in a federation that has moved on joins first: it lets its neighbors fill its
+replicas, and starts from their coordinate median, at their round. `termination` decides when training is complete, and
+when it ends.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from p2pfl.core.limits import PATIENCE_MULTIPLE, Repeats, UsualTime
 from p2pfl.core.members import Memory
 from p2pfl.core.settings import NEVER, Facts, Phase, Settings
 from p2pfl.core.termination import Reason, Termination
-from p2pfl.core.training import JOIN_WAIT_S, LEAST_JOIN_TICK_S, LONGEST_JOIN_S, Beginning, Training
+from p2pfl.core.training import JOIN_WAIT_S, LEAST_JOIN_ROUND_S, LONGEST_JOIN_S, Beginning, Training
 
 LEAST_USUAL_WAIT_S = 0.25
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Tick:
-    """A node's latest tick. `usual` is the usual exchange time on its live edges."""
+class RoundBarrier:
+    """The wait after a node's latest round. `usual` is the usual exchange time on its live edges."""
 
     edges: Mapping[int, Edge]
     usual: UsualTime
@@ -57,15 +57,15 @@ class Tick:
     training_s: float = 0.0
     """How long the latest local round trained, in seconds."""
     awaited: Edge | None = None
-    """The edge that the tick waits for longest."""
+    """The edge that the barrier waits for longest."""
 
     def begin(self, now: float) -> list[Effect]:
-        """Begin a tick: the node has a new version."""
+        """Begin to wait: the node has a new version."""
         self.is_waiting = True
         self.began_at = now
         effects: list[Effect] = []
         for edge in self.edges.values():
-            effects += edge.tick(now)
+            effects += edge.begin_round(now)
         return effects
 
     def ends_at(self, now: float, phase: Phase, phase_from: float) -> float:
@@ -91,7 +91,7 @@ class Tick:
         return end
 
     def _is_late(self, edge: Edge, now: float) -> bool:
-        """Return True if the tick waits for the edge; not for a neighbor that must itself wait for the engine."""
+        """Return True if the barrier waits for the edge; not for a neighbor that must itself wait for the engine."""
         if not edge.line.is_open or edge.service.is_served or edge.exchange.leaves:
             return False
         return edge.exchange.engine_time.wait_s(edge.peer, now) == 0.0
@@ -108,7 +108,7 @@ class Tick:
         return effects
 
     def _book(self, end: float, phase: Phase, median_s: float) -> None:
-        """Charge the last neighbor that the tick waited for with the time since the others finished.
+        """Charge the last neighbor that the barrier waited for with the time since the others finished.
 
         If several are late to the end, one of them is charged with it all; when its budget is used up, the next one is.
         """
@@ -130,7 +130,7 @@ class Tick:
         if phase is Phase.TRAINING:  # the other phases are short, and end in the same way for all nodes
             return self.began_at + min(wait_s, patience.afford_s(median_s, self.began_at))
         if phase is Phase.JOINING:
-            return self.began_at + max(wait_s, LEAST_JOIN_TICK_S)
+            return self.began_at + max(wait_s, LEAST_JOIN_ROUND_S)
         progress = edge.progress
         if progress.keeps_step:  # the exchange begins when both ends are there; `Rounds` waits for the other as long
             both_from = max(self.began_at, progress.closing_heard_at)
@@ -140,7 +140,7 @@ class Tick:
     def _usual_wait_s(self, median_s: float) -> float:
         """Return the usual wait, in seconds: one edge that is much slower than the others must not set the pace.
 
-        The tick waits as long as a round trains, as the (lower) median edge needs, or for a quarter of a second.
+        The barrier waits as long as a round trains, as the (lower) median edge needs, or for a quarter of a second.
         """
         return max(self.training_s, PATIENCE_MULTIPLE * median_s, LEAST_USUAL_WAIT_S)
 
@@ -268,11 +268,11 @@ class Rounds:
         self.amending = amending
         self.repeats = Repeats(facts)
         """When to repeat where this node stands, in the phases in which its neighbors wait for it."""
-        self.beginning = Beginning(edges, facts, settings, common.hearsay, self.repeats, memory.fresh)
+        self.beginning = Beginning(edges, facts, settings, common.told_lifetimes, self.repeats, memory.fresh)
         self.training = Training(edges, facts, settings, memory.elapsed_s, best=memory.best)
-        self.tick = Tick(edges, common.usual, settings)
+        self.barrier = RoundBarrier(edges, common.usual, settings)
         self.mixing = Mixing(edges, facts, settings)
-        self.termination = Termination(edges, facts, settings, common.census, self.training)
+        self.termination = Termination(edges, facts, settings, common.members, self.training)
         self.phase = Phase.WAITING
         self.phase_from = 0.0
         self.working = True
@@ -323,14 +323,14 @@ class Rounds:
             ]
         if self.facts.rounds:
             known = [peer for peer, exchange in exchanges.items() if exchange.record.seq or exchange.record.incarnation]
-            self.termination.census.remember(known, now)
+            self.termination.members.remember(known, now)
         return []
 
     def _handle_trained(self, event: RoundTrained, now: float) -> list[Effect]:
         if self.phase is Phase.FINISHED:
             return []
         training, waited_s = self.training, event.waited_s
-        self.tick.training_s = now - training.round_from - waited_s
+        self.barrier.training_s = now - training.round_from - waited_s
         training.look_at(event.figure)
         self.facts.alone += bool(self.edges) and not training.accompanied
         return [self._commit(trained=True, rho=training.correction(event.steps, waited_s, now), now=now)]
@@ -357,7 +357,7 @@ class Rounds:
             text = f"round {event.rounds} was dropped: it raised, or ended in no finite model (learning_rate too high?)"
             effects.append(Alarm(kind="round-failed", peer=None, text=text))
         self.repeats.restart(now)
-        return effects + self.tick.begin(now)
+        return effects + self.barrier.begin(now)
 
     # -- the next step ------------------------------------------------------------------------------------------------
 
@@ -367,12 +367,12 @@ class Rounds:
         if self.working:
             return []
         effects: list[Effect] = []
-        if self.tick.is_waiting:
-            self.due = self.tick.ends_at(now, self.phase, self.phase_from)
+        if self.barrier.is_waiting:
+            self.due = self.barrier.ends_at(now, self.phase, self.phase_from)
             if now < self.due:
                 return []
-            self.tick.is_waiting = False
-            effects = self.tick.complain(now)
+            self.barrier.is_waiting = False
+            effects = self.barrier.complain(now)
             if self.phase in (Phase.TRAINING, Phase.CLOSING):
                 effects += self.mixing.begin()
                 self.working = any(isinstance(effect, Mix) for effect in effects)
@@ -381,7 +381,7 @@ class Rounds:
                 self.due = self.amending.due_at(now)
                 if now < self.due:
                     return effects
-                self.tick.awaited = self.beginning.awaited = None
+                self.barrier.awaited = self.beginning.awaited = None
                 effects += self.amending.take_effect(self.phase, now)
             effects += self._go_on(now)
             self.due = self._deadline(now)
@@ -405,7 +405,7 @@ class Rounds:
         assert_never(self.phase)
 
     def _deadline(self, now: float) -> float:
-        """Return when `advance` must be called next, once the latest tick has settled."""
+        """Return when `advance` must be called next, once the latest round has settled."""
         if self.working or self.phase is Phase.FINISHED:
             return NEVER
         if self.phase is Phase.WAITING:
@@ -417,7 +417,7 @@ class Rounds:
             return min(self.phase_from + self.settings.linger_s, self.repeats.next_at)
         if (next_at := self.termination.next_round_at(now)) > now:
             return min(next_at, now + IDLE_S)
-        return max(self.tick.began_at, self.training.refused_until)
+        return max(self.barrier.began_at, self.training.refused_until)
 
     # -- phases -----------------------------------------------------------------------------------------------------
 
@@ -457,13 +457,13 @@ class Rounds:
             self.facts.joining = False
             self._enter(Phase.TRAINING, now)
             return self._train(now)
-        self.beginning.ticks += 1
+        self.beginning.rounds += 1
         return [self._commit(trained=False, rho=0.0, now=now)] if accompanied else []
 
     def _train(self, now: float) -> list[Effect]:
         training, termination = self.training, self.termination
         if training.begin(now):
-            termination.census.begin(now)
+            termination.members.begin(now)
         effects = termination.note_if_enough(now)
         reason, news = termination.reason_to_end(now)
         effects += news
@@ -485,7 +485,7 @@ class Rounds:
         self.facts.closing = 0
         self.repeats.restart(now)
         effects: list[Effect] = []
-        if not self.termination.is_through:
+        if not self.termination.has_completed:
             text = f"training ended with the others' after round {self.facts.rounds}: {reason}"
             effects.append(Alarm(kind="stopped-early", peer=None, text=text))
         return effects + announce(self.edges) + self._close(now)

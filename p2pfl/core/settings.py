@@ -9,7 +9,7 @@ them by their own rounds, so at any one time the two may be in different rounds 
 functions in `STALENESS`. All but `none` are 0 above 64. Staleness is not a defence: a liar chooses what it echoes.
 
 **Early stopping**: training ends when a figure no longer improves, or when time is up. A node decides from its own
-figure for each round alone. It is then through, like a node that has trained all its rounds; `termination` says when
+figure for each round alone. It has then completed training, as after all its rounds; `termination` says when
 all nodes stop. The best figure and its round are on disk beside the round count.
 
 **Profiles** say how far a node may trust its neighbors, and what follows from that. The conservative profile assumes
@@ -52,16 +52,16 @@ class Phase(enum.Enum):
 class Facts:
     """The figures of one node.
 
-    `version` counts ticks (local rounds and mixing rounds), `rounds` only local training rounds. `samples` is n,
-    `degree` the largest number of edges that one round uses (on a static graph, all of them), `pace_s` the mixed
-    estimate of seconds per local step. `trained` is the progress that others see: `rounds`, or whole seconds if
-    training is bounded by time. `alone` counts the rounds trained without a neighbor. Near the end, `settled` is the
-    number of hops within which all active members are through, None before. `closing` counts the mixing rounds since
-    training ended, None before; if `out_of_step`, the remaining ones wait for no neighbor. Before the first round,
-    `level` is the number of hops within which all nodes are connected, None afterwards. `started_at` is when this
-    process began, by its own clock. `joining`: no neighbor should mix with this model, because the node has not begun
-    or will start from its neighbors' models. `repeat_s` is how long a word about where the node stands waits for its
-    first repeat: a second, or the time of an exchange once messages were seen to vanish.
+    `version` counts local and mixing rounds, `rounds` only local training rounds. `samples` is n, `degree` the largest
+    number of edges that one round uses (on a static graph, all of them), `pace_s` the mixed estimate of seconds per
+    local step. `trained` is the progress that others see: `rounds`, or whole seconds if training is bounded by time.
+    `alone` counts the rounds trained without a neighbor. Near the end, `settled` is the number of hops within which all
+    active members have completed, None before. `closing` counts the mixing rounds since training ended, None before; if
+    `out_of_step`, the remaining ones wait for no neighbor. Before the first round, `level` is the number of hops within
+    which all nodes are connected, None afterwards. `started_at` is when this process began, by its own clock.
+    `joining`: no neighbor should mix with this model, because the node has not begun or will start from its neighbors'
+    models. `repeat_s` is how long a word about where the node stands waits for its first repeat: a second, or the time
+    of an exchange once messages were seen to vanish.
     """
 
     degree: int
@@ -323,7 +323,7 @@ class Conservative:
     mixes_by_rule: ClassVar = False
     """True if a rule mixes after the exchanges of a round; otherwise each exchange mixes by itself."""
     keeps_flows: ClassVar = True
-    """True if edges keep flows, so that all members must learn who has lost its memory and begun a new life."""
+    """True if edges keep flows, so that all members must learn who has lost its memory and begun a new lifetime."""
     words_needed: ClassVar = 1
     """How many neighbors must say something before a node believes it."""
     neighbors_needed: ClassVar = 0
@@ -361,7 +361,7 @@ class Conservative:
         return max((sum(each.is_active(phase) for each in turns.values()) for phase in range(period)), default=0)
 
     def whole(self, begun: int, members: int) -> int:
-        """Return the number of members of which half must be through, if `begun` are known to have begun."""
+        """Return the number of members of which half must have completed, if `begun` are known to have begun."""
         return begun
 
     def told_pace_s(self, own_s: float, gained_s: float, mixed_s: float) -> float:
@@ -489,7 +489,7 @@ class Settings:
     stop: Stop | None = None
     """The conditions under which this node's training may end early."""
     when_through: str = "train"
-    """The behavior of a node that is through while others are not: `mix`, `train` a few more or `train-on`."""
+    """The behavior of a node that has completed training before others: `mix`, `train` a few more or `train-on`."""
 
     def adopt(self, other: Settings) -> None:
         """Take over all values of another instance."""

@@ -1,17 +1,17 @@
-"""The end of a federation: all nodes stop together, by a rule that each applies to what its `census` knows.
+"""The end of a federation: all nodes stop together, by a rule that each applies to what it knows of the members.
 
-A node that is through answers its neighbors and trains a few rounds more, most of them later (`Training.next_at`);
-otherwise the nodes still training would pull the common model toward their own data. Every node stops training, at the
-end of a round, in any of these cases:
-- every member that has begun is through, and so are the connected neighbors;
-- half of the members that have begun have been through for `linger_s`, or for a quarter of the node's own training
-  time if that is longer;
-- fewer than half are through, this node is one of them, and it has seen no progress in others for that long, or has
+A node that has *completed* all its own training answers its neighbors and trains a few rounds more, most of them later
+(`Training.next_at`); otherwise the nodes still training would pull the common model toward their own data. Every node
+stops training, at the end of a round, in any of these cases:
+- every member that has begun has completed, and so have the connected neighbors;
+- half of the members that have begun completed `linger_s` ago, or a quarter of the node's own training time ago if that
+  is longer;
+- fewer than half have completed, this node is one of them, and it has seen no progress in others for that long, or has
   gone on for fifty times as long as it trained;
-- every connected neighbor has stopped; a node that is not through ignores neighbors that plan fewer rounds;
-- every member that is not through has been absent for that long.
+- every connected neighbor has stopped; a node that has not completed ignores neighbors that plan fewer rounds;
+- every member that has not completed has been absent for that long.
 
-A node stopped by this rule is not through; otherwise one early end would run around a ring. On a sparse graph a node
+A node stopped by this rule has not completed; otherwise one early end would run around a ring. On a sparse graph a node
 knows little about distant members, so with a robust rule *half* means half of all. It waits for no removed member.
 """
 
@@ -23,14 +23,14 @@ from dataclasses import dataclass, field
 
 from p2pfl.core.edge import Edge, announce
 from p2pfl.core.events import Alarm, Effect, RoundRefused
-from p2pfl.core.members import Census
+from p2pfl.core.members import MemberProgress
 from p2pfl.core.settings import NEVER, Facts, Settings
 from p2pfl.core.training import Training
 
 TRAINING_SHARE = 0.25
 """How long a node waits for members that are slower or gone, as a fraction of its own training time."""
 LONGEST_MULTIPLE = 50.0
-"""How long a node that is through goes on, as a multiple of its own training time: enough for fiftyfold speeds."""
+"""How long a node goes on once it has completed, as a multiple of its training time: enough for fiftyfold speeds."""
 ROUNDS_OF_SILENCE = 3.0
 """The number of its own rounds that a neighbor may miss before it counts as silent."""
 AWAY_S = 3.0
@@ -55,8 +55,8 @@ class Termination:
     It judges `training` and what the neighbors say; `Rounds` acts on the verdict.
 
     A member that is gone, or that keeps a session but exchanges nothing, is no reason to keep training. Only its
-    neighbors can see that. So a node that is through sends a *level*, as it does before its first round: at level h,
-    every member within h hops is either through or absent. A neighbor that sees an unfinished member at work sends no
+    neighbors can see that. So a node that has completed sends a *level*, as it does before its first round: at level
+    h, every member within h hops has completed or is absent. A neighbor that sees an unfinished member at work sends no
     level, which holds back the level of every node around it. When the level reaches the farthest member, this node
     *rests*: it answers and does not train, until some member takes part again or the federation ends.
     """
@@ -64,46 +64,46 @@ class Termination:
     edges: Mapping[int, Edge]
     facts: Facts
     settings: Settings
-    census: Census
+    members: MemberProgress
     training: Training
     unfinished: int = field(default=0, init=False)
     """The bitmap of members that kept the federation from ending at the latest `look`."""
     rests: bool = field(default=False, init=False)
-    """True if every member that takes part is through, as far as this node can tell."""
+    """True if every member that takes part has completed, as far as this node can tell."""
     _reported: int = field(default=0, init=False)
     """The bitmap of neighbors whose absence has been reported to the user."""
     ended_by: Reason | None = None
     """The reason why this node has stopped training; None if it has not."""
     says_wait_at: float | None = None
-    """When to tell the user for whom this node waits; None until it is through, NEVER once told."""
+    """When to tell the user for whom this node waits; None until it has completed, NEVER once told."""
 
     @property
-    def is_through(self) -> bool:
+    def has_completed(self) -> bool:
         """True if this node has done all its own training."""
-        return self.census.is_through
+        return self.members.has_completed
 
     @property
     def awaited(self) -> list[int]:
-        """The other members for which this node waits, or that were not through when training ended."""
-        shown = self.is_through or self.ended_by is not None
-        bits = self.unfinished & ~self.census.own if shown else 0
+        """The other members for which this node waits, or that had not completed when training ended."""
+        shown = self.has_completed or self.ended_by is not None
+        bits = self.unfinished & ~self.members.own if shown else 0
         return [member for member in range(bits.bit_length()) if bits >> member & 1]
 
     def next_round_at(self, now: float) -> float:
         """Return when the next round may begin; until then, this node only answers its neighbors."""
-        if not self.is_through:
+        if not self.has_completed:
             return now
         return NEVER if self.rests else self.training.next_at(now)
 
     # -- the own training ---------------------------------------------------------------------------------------------
 
     def handle_refusal(self, event: RoundRefused, now: float) -> list[Effect]:
-        """Handle a refused round; if no later round can begin either, this node is through."""
+        """Handle a refused round; if no later round can begin either, this node has completed."""
         training = self.training
         if not event.for_good or training.out_of_budget:
             return []
         training.out_of_budget = event.why
-        self.census.complete(now)
+        self.members.complete(now)
         text = f"nothing more is trained after round {training.facts.rounds}: {event.why}"
         kind = "budget-spent" if event.planned else "no-budget"
         return [Alarm(kind=kind, peer=None, text=text, notice=event.planned)]
@@ -111,19 +111,19 @@ class Termination:
     def note_if_enough(self, now: float) -> list[Effect]:
         """Record when this node has trained enough; tell the user once if `stop` decided that."""
         enough = self.training.enough(now)
-        self.training.note_through(now, through=enough is not None)
+        self.training.note_completed(now, completed=enough is not None)
         if enough is None:
             return []
-        was_through = self.is_through
-        self.census.complete(now)
-        if was_through or self.settings.stop is None:
+        had_completed = self.has_completed
+        self.members.complete(now)
+        if had_completed or self.settings.stop is None:
             return []
         text = f"this node has trained enough after round {self.training.facts.rounds}: {enough}"
         return [Alarm(kind="trained-enough", peer=None, text=text, notice=True)]
 
     def say_wait(self, now: float) -> list[Effect]:
-        """Tell the user once for whom this node waits, if it has been through for a while."""
-        if not self.is_through:
+        """Tell the user once for whom this node waits, if it has completed a while ago."""
+        if not self.has_completed:
             self.says_wait_at = None
         elif self.says_wait_at is None:
             self.says_wait_at = now + AWAY_S
@@ -138,18 +138,17 @@ class Termination:
 
     def reason_to_end(self, now: float) -> tuple[Reason | None, list[Effect]]:
         """Return the reason why training ends now, or None, and the effects of judging the other members."""
-        edges, settings, census = self.edges.values(), self.settings, self.census
+        edges, settings, members = self.edges.values(), self.settings, self.members
         open_edges = sum(edge.is_open for edge in edges)
         recent = [edge for edge in edges if edge.line.was_open_lately(now, settings.linger_s)]
-        unaware = (
-            () if census.is_through else [edge.peer for edge in recent if census.claims[edge.peer].lags(census.bound)]
-        )
+        claims, bound = members.claims, members.bound
+        unaware = [] if members.has_completed else [edge.peer for edge in recent if claims[edge.peer].lags(bound)]
         training = _bits(edge.peer for edge in recent if edge.peer in unaware or not edge.progress.has_stopped)
-        training &= census.counted
-        out = _bits(edge.peer for edge in edges if edge.line.standing.is_out)
+        training &= members.counted
+        out = _bits(edge.peer for edge in edges if edge.line.reputation.is_out)
         stopped = not training and open_edges >= settings.profile.words_needed
-        trained_s, unfinished = self.training.elapsed_s(now), (census.begun | training) & census.counted
-        unfinished &= ~census.through & ~out
+        trained_s, unfinished = self.training.elapsed_s(now), (members.begun | training) & members.counted
+        unfinished &= ~members.completed & ~out
         reason = self.over(now, trained_s=trained_s, unfinished=unfinished, stopped=stopped)
         news = self._look(unfinished, now)
         if reason is None and self._is_over(self.wait_s(trained_s), now):
@@ -161,19 +160,19 @@ class Termination:
 
         `stopped` says that there are neighbors and none of them still trains.
         """
-        census = self.census
-        if census.through & census.counted and not unfinished:
+        members = self.members
+        if members.completed & members.counted and not unfinished:
             return Reason.ALL
         if stopped:
             return Reason.NEIGHBORS
         wait_s = self.wait_s(trained_s)
-        if census.half_at is not None and now >= census.half_at + wait_s:
+        if members.half_at is not None and now >= members.half_at + wait_s:
             return Reason.HALF
-        if not census.is_through or census.through_at is None:
+        if not members.has_completed or members.completed_at is None:
             return None
-        if now >= census.new_at + wait_s and not self._is_progress(now, wait_s):
+        if now >= members.new_at + wait_s and not self._is_progress(now, wait_s):
             return Reason.SILENCE
-        since_s = now - census.through_at
+        since_s = now - members.completed_at
         return Reason.LONG if since_s >= max(wait_s, LONGEST_MULTIPLE * (trained_s - since_s)) else None
 
     def wait_s(self, trained_s: float) -> float:
@@ -188,14 +187,14 @@ class Termination:
         moving = sum(
             claims.progress_at is not None
             and now < claims.progress_at + max(wait_s, ROUNDS_OF_SILENCE * claims.round_s)
-            for claims in self.census.claims.values()
+            for claims in self.members.claims.values()
         )
         return moving >= self.settings.profile.words_needed
 
     # -- who is absent near the end -----------------------------------------------------------------------------------
 
     def _look(self, unfinished: int, now: float) -> list[Effect]:
-        """Judge the members that are not through, after a round or at rest; return what to send and what to report."""
+        """Judge the members that have not completed, after a round or at rest; return what to send and to report."""
         self.unfinished = unfinished
         level_before, level = self.facts.settled, self._level(now)
         self.facts.settled = level
@@ -225,7 +224,7 @@ class Termination:
 
     def _limit_s(self, edge: Edge, least_s: float) -> float:
         """Return how long a neighbor may be silent, in seconds; one with long rounds or a slow line gets more time."""
-        usual_s = max(self.census.claims[edge.peer].round_s, edge.service.patience.exchange_s or 0.0)
+        usual_s = max(self.members.claims[edge.peer].round_s, edge.service.patience.exchange_s or 0.0)
         return max(least_s, ROUNDS_OF_SILENCE * usual_s)
 
     def _idle_from(self, edge: Edge) -> float:
@@ -233,17 +232,17 @@ class Termination:
 
         NEVER if it has had no session since this node started: such a neighbor is not judged.
         """
-        service, since = edge.service, self.census.claims[edge.peer].progress_at
+        service, since = edge.service, self.members.claims[edge.peer].progress_at
         if since is None or not self.unfinished >> edge.peer & 1:
             return NEVER
         return min(since, service.unanswered_from) if service.is_mute else since
 
     def _level(self, now: float) -> int | None:
         """Return the level to send; None if there is none, or if a neighbor is still working on its rounds."""
-        if not (self.unfinished and self.census.half_at is not None and self.census.is_through):
+        if not (self.unfinished and self.members.half_at is not None and self.members.has_completed):
             return None
         absent, near = self._absent(AWAY_S, now), [edge for edge in self.edges.values() if not edge.line.is_shut]
-        met = _bits(edge.peer for edge in near if self.census.claims[edge.peer].progress_at is not None)
+        met = _bits(edge.peer for edge in near if self.members.claims[edge.peer].progress_at is not None)
         if self.unfinished & met & ~absent:
             return None
         there = [edge.progress for edge in near if edge.is_open and not absent >> edge.peer & 1]

@@ -16,13 +16,13 @@ from statistics import median_low
 from p2pfl.core.edge import Edge, announce, is_accompanied
 from p2pfl.core.events import Alarm, Effect
 from p2pfl.core.limits import Repeats
-from p2pfl.core.neighbor import Hearsay
+from p2pfl.core.neighbor import ToldLifetimes
 from p2pfl.core.settings import NEVER, Best, Facts, Settings
 
 LEAST_AT_ONCE = 5
-"""A node that is through goes on at once for so many rounds, or a tenth of those asked: of equals none should idle."""
+"""After its own training a node goes on at once for so many rounds, or a tenth of those asked: of equals none idles."""
 SPREAD_ROUNDS, SPREAD = 10, 10.0
-"""Then it trains so many more, ever farther apart: its data count until nodes ten times slower are through."""
+"""Then it trains so many more, ever farther apart: its data count until nodes ten times slower are done."""
 NEWEST = 0.2
 """The weight of the latest round in this node's pace."""
 
@@ -61,9 +61,9 @@ class Training:
     """The best figure of the node's rounds, if early stopping watches one."""
     refused_until: float = 0.0
     """The time before which a refused round is not retried."""
-    through_rounds: int | None = None
-    """How many rounds the node had to train, once it is through."""
-    through_s: float = 0.0
+    completed_rounds: int | None = None
+    """How many rounds the node had to train, once it has."""
+    completed_s: float = 0.0
     """How long it had trained by then."""
     out_of_budget: str = ""
     """The reason why the node may train no more even if rounds are left; empty if it may."""
@@ -125,23 +125,23 @@ class Training:
         stop = settings.stop
         return None if stop is None else stop.why(self.best, self.facts.rounds, self.elapsed_s(now))
 
-    def note_through(self, now: float, *, through: bool) -> None:
-        """Note whether the node is through. Where `rounds` end training, those beyond them count through a restart."""
-        if not through:
-            self.through_rounds = None
-        elif self.through_rounds is None:
-            self.through_rounds = min(self.facts.rounds, self.settings.rounds or self.facts.rounds)
-            self.through_s = self.elapsed_s(now)
+    def note_completed(self, now: float, *, completed: bool) -> None:
+        """Note whether training is complete. Where `rounds` end training, those beyond them count through a restart."""
+        if not completed:
+            self.completed_rounds = None
+        elif self.completed_rounds is None:
+            self.completed_rounds = min(self.facts.rounds, self.settings.rounds or self.facts.rounds)
+            self.completed_s = self.elapsed_s(now)
 
     def next_at(self, now: float) -> float:
-        """Return when a node that is through may train another round; NEVER if it only mixes from now on."""
-        asked, how = self.through_rounds, self.settings.when_through
+        """Return when a node that has completed training may train again; NEVER if it only mixes from now on."""
+        asked, how = self.completed_rounds, self.settings.when_through
         if self.out_of_budget or how == "mix":
             return NEVER
         if how == "train-on" or asked is None:
             return now
         multiple = begins_beyond(self.facts.rounds - asked + 1, asked)
-        return NEVER if multiple == NEVER else now + max(0.0, self.through_s * multiple - self.elapsed_s(now))
+        return NEVER if multiple == NEVER else now + max(0.0, self.completed_s * multiple - self.elapsed_s(now))
 
     def elapsed_s(self, now: float) -> float:
         """Return the seconds trained; rounds taken over are assumed to have taken as long as the node's own."""
@@ -156,11 +156,11 @@ class Training:
         self.facts.trained = self.facts.rounds if in_rounds else int(self.elapsed_s(now))
 
 
-JOIN_TICKS = 3
+JOIN_ROUNDS = 3
 JOIN_WAIT_S = 10.0
 LONGEST_JOIN_S = 60.0
 """How long a node keeps joining while no replica is filled, in seconds: large models take long on slow lines."""
-LEAST_JOIN_TICK_S = 0.1
+LEAST_JOIN_ROUND_S = 0.1
 MOVED_ON = 2
 
 
@@ -171,17 +171,17 @@ RESUME_WAIT_S = 3.0
 class Beginning:
     """The wait for all neighbors, and the attempt to join a federation that has moved on.
 
-    `repeats` says when to tell neighbors again where this node stands; `fresh` means that the disk is empty. `ticks`
-    counts the ticks that filled replicas. `resume_point` is where a node that joins continues, in rounds or seconds.
+    `repeats` says when to tell neighbors again where this node stands; `fresh` means that the disk is empty. `rounds`
+    counts the rounds that filled replicas. `resume_point` is where a node that joins continues, in rounds or seconds.
     """
 
     edges: Mapping[int, Edge]
     facts: Facts
     settings: Settings
-    hearsay: Hearsay
+    told_lifetimes: ToldLifetimes
     repeats: Repeats
     fresh: bool
-    ticks: int = 0
+    rounds: int = 0
     resume_point: tuple[int | None, float | None] = (None, None)
     awaited: Edge | None = None
     """An edge that keeps this node on its level; the next `wait` looks at it first."""
@@ -262,7 +262,7 @@ class Beginning:
 
     def join(self) -> list[Effect]:
         self.facts.joining = True
-        return [] if self.facts.rounds else self.hearsay.claim_another()
+        return [] if self.facts.rounds else self.told_lifetimes.claim_another()
 
     def _is_last(self) -> bool:
         settings = self.settings
@@ -289,7 +289,7 @@ class Beginning:
         """Return the neighbors to start from the median of: those with filled replicas; none while more may come."""
         live = [edge for edge in self.edges.values() if edge.is_open]
         done = {edge.peer: min(edge.exchange.record.seq, edge.service.exchanges) for edge in live}
-        filled = tuple(peer for peer in done if done[peer] >= self.settings.fragments.get(peer, JOIN_TICKS))
+        filled = tuple(peer for peer in done if done[peer] >= self.settings.fragments.get(peer, JOIN_ROUNDS))
         enough = (late or len(filled) == len(live)) and len(filled) >= self.settings.profile.neighbors_needed
         return filled if enough else ()
 

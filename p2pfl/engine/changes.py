@@ -21,7 +21,7 @@ from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from p2pfl.compress import Payload
-from p2pfl.core.members import Life
+from p2pfl.core.members import Lifetime
 from p2pfl.core.messages import EdgeRecord, Reply, Request
 from p2pfl.core.settings import Best
 from p2pfl.engine.state import Bodies, Codecs, EdgeState, NodeState, as_bytes, lead, settle_vectors, zeros
@@ -93,11 +93,11 @@ class ModelWasReplaced(Struct, frozen=True, kw_only=True, gc=False):
     elapsed_s: float | None = None
 
 
-class LifeWasHeard(Struct, frozen=True, kw_only=True, gc=False):
-    """This node has learned that `member` (None for this node itself) is in `life`."""
+class LifetimeWasTold(Struct, frozen=True, kw_only=True, gc=False):
+    """This node has learned that `member` (None for this node itself) is in `lifetime`."""
 
     member: int | None
-    life: Life
+    lifetime: Lifetime
 
 
 class BudgetWasSpent(Struct, frozen=True, kw_only=True, gc=False):
@@ -114,7 +114,7 @@ Change = (
     | EdgesWereChanged
     | RoundWasCommitted
     | ModelWasReplaced
-    | LifeWasHeard
+    | LifetimeWasTold
     | BudgetWasSpent
 )
 
@@ -140,8 +140,8 @@ def redo(state: NodeState, change: Change, *, codecs: Codecs, method: Method) ->
             state.rounds = state.rounds if rounds is None else rounds
             state.elapsed_s = state.elapsed_s if elapsed_s is None else elapsed_s
             state.unmixed = state.best = None
-        case LifeWasHeard(member=member, life=life):
-            state.hear_life(member, life)
+        case LifetimeWasTold(member=member, lifetime=lifetime):
+            state.note_lifetime(member, lifetime)
         case BudgetWasSpent(spend=spend):
             if state.ledger is None:
                 raise ValueError("a round was paid for without a ledger")
@@ -235,8 +235,8 @@ def image(state: NodeState, *, with_replicas: bool, copied: bool = True) -> Imag
         "ended": state.ended,
         "unpaid": state.unpaid,
         "whole": with_replicas,
-        "life": list(state.life),
-        "lives": {str(member): list(life) for member, life in state.lives.items()},
+        "life": list(state.lifetime),
+        "lives": {str(member): list(lifetime) for member, lifetime in state.lifetimes.items()},
         "edges": edges,
     }
     if state.ledger is not None:
@@ -264,8 +264,8 @@ def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mappi
         alone=header["alone"],
         best=_best(header),
         ended=header["ended"],
-        life=Life(*header["life"]),
-        lives={int(member): Life(*life) for member, life in header["lives"].items()},
+        lifetime=Lifetime(*header["life"]),
+        lifetimes={int(member): Lifetime(*lifetime) for member, lifetime in header["lives"].items()},
         ledger=(ledger := Ledger.of(header.get("ledger"))),
         unpaid=header.get("unpaid", 0 if ledger is not None and ledger.has_paid else header["rounds"]),
     )
@@ -313,8 +313,8 @@ def entry(change: Change) -> Entry:
             return _round_entry(change)
         case ModelWasReplaced(model=model, rounds=rounds, elapsed_s=elapsed_s):
             return "model", {"rounds": rounds, "elapsed_s": elapsed_s}, [as_bytes(model)]
-        case LifeWasHeard(member=member, life=life):
-            return "life", {"member": member, "life": list(life)}, []
+        case LifetimeWasTold(member=member, lifetime=lifetime):
+            return "life", {"member": member, "life": list(lifetime)}, []
         case BudgetWasSpent(spend=spend):
             return "budget", spend._asdict(), []
 
@@ -360,7 +360,7 @@ def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype
         case "model":
             return ModelWasReplaced(model=np.frombuffer(blobs[0], dtype=dtype), **header)
         case "life":
-            return LifeWasHeard(member=header["member"], life=Life(*header["life"]))
+            return LifetimeWasTold(member=header["member"], lifetime=Lifetime(*header["life"]))
         case "budget":
             return BudgetWasSpent(spend=Spend(**header))
     raise StorageError(f"unknown log entry {kind!r}")

@@ -33,7 +33,7 @@ from p2pfl.core.events import (
     Freeze,
     Mix,
     Mixed,
-    NoteLife,
+    NoteLifetime,
     Operation,
     Refused,
     ReplyApplied,
@@ -50,7 +50,7 @@ from p2pfl.engine.changes import (
     Change,
     EdgesWereChanged,
     EdgeWasReset,
-    LifeWasHeard,
+    LifetimeWasTold,
     ModelWasReplaced,
     ReplyWasApplied,
     RequestWasApplied,
@@ -210,8 +210,8 @@ class Engine:
                 return self._bootstrap(operation)
             case Mix():
                 return self._mix(operation)
-            case NoteLife(member=member, life=life):
-                return self._done(None, LifeWasHeard(member=member, life=life))
+            case NoteLifetime(member=member, lifetime=lifetime):
+                return self._done(None, LifetimeWasTold(member=member, lifetime=lifetime))
         assert_never(operation)
 
     def pay(self, spend: Spend) -> Change:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.compress import Compressor, Fragments, LazyRow, Payload, Reader, TiledCompressor
-from p2pfl.core.members import FIRST_LIFE, Life
+from p2pfl.core.members import FIRST_LIFETIME, Lifetime
 from p2pfl.core.messages import DIGEST_BYTES, EdgeRecord
 from p2pfl.core.settings import Best
 from p2pfl.errors import PeerFault
@@ -276,7 +276,7 @@ class NodeState:
     `ended` is the bound of training ("40 rounds", "60.0 s") when the federation ended for this node; None if it has not
     ended.
 
-    `life` is the node's own incarnation (`core.members`); `lives` are those known of others, by member index.
+    `lifetime` is the node's own (`core.members`); `lifetimes` are those known of others, by member index.
 
     `ledger` is the spent part of the privacy budget; None if there is no budget, or if its spending is unknown.
     `unpaid` counts the rounds trained without a ledger: no budget covers a model that has them.
@@ -297,8 +297,8 @@ class NodeState:
     terms: tuple[float, ...] = ()
     elapsed_s: float = 0.0
     ended: str | None = None
-    life: Life = FIRST_LIFE
-    lives: dict[int, Life] = field(default_factory=dict)
+    lifetime: Lifetime = FIRST_LIFETIME
+    lifetimes: dict[int, Lifetime] = field(default_factory=dict)
     local: dict[str, NDArray[np.generic]] = field(default_factory=dict)
     kept: dict[str, Vector] = field(default_factory=dict)
     ledger: Ledger | None = None
@@ -329,18 +329,18 @@ class NodeState:
         """The model x (d,): the first channel, in the same memory."""
         return self.channels[: self.size] if self.size else self.channels
 
-    def begin_life(self, name: int) -> None:
+    def begin_lifetime(self, name: int) -> None:
         """Restart all edges, which the neighbors no longer remember. `name` is a random number below 2**53."""
-        self.life = Life(self.life.generation + bool(self.life.name), name)
+        self.lifetime = Lifetime(self.lifetime.generation + bool(self.lifetime.name), name)
         for edge in self.edges.values():
             edge.begin_anew(edge.record.without_replicas())
 
-    def hear_life(self, member: int | None, life: Life) -> None:
-        """Store the life of a member; None stands for this node itself."""
+    def note_lifetime(self, member: int | None, lifetime: Lifetime) -> None:
+        """Store the lifetime of a member; None stands for this node itself."""
         if member is None:
-            self.life = life
+            self.lifetime = lifetime
         else:
-            self.lives[member] = life
+            self.lifetimes[member] = lifetime
 
     def change_edges(self, added: Iterable[int], dropped: Iterable[int]) -> None:
         """Change edges while the node runs: both ends know that a new edge is empty, and a removed one is forgotten."""

@@ -24,7 +24,7 @@ from p2pfl.config.graph import all_shares, hops, rule_of, settings_of
 from p2pfl.config.load import find_member
 from p2pfl.config.model import FederationConfig, Member, NodeConfig, TrainingConfig
 from p2pfl.core.core import Core
-from p2pfl.core.members import Life, Memory, Start
+from p2pfl.core.members import Lifetime, Memory, Start
 from p2pfl.core.settings import Settings, turns_of
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.crypto.session import FederationBinding
@@ -322,14 +322,14 @@ def _drop_what_does_not_fit(setup: Setup, loaded: Loaded, state: NodeState) -> N
     then, now = header["members"], expected["members"]
     same_members = then[: len(now)] == now[: len(then)]  # rows are only ever added
     if not same_members:
-        state.lives.clear()
+        state.lifetimes.clear()
     same_method = header["method"] == setup.method.code
     if len(state.terms) != len(setup.method.no_terms):
         state.terms = setup.method.no_terms
     if not same_method:
         _keep_nothing(setup, state)
     if not (loaded.complete and setup.durability == "exchange" and same_members and same_method and header["whole"]):
-        state.begin_life(random_name())
+        state.begin_lifetime(random_name())
     before = header["compressors"]
     for peer, edge in state.edges.items():
         then = before.get(str(peer), header["compressor"])
@@ -362,7 +362,7 @@ def make_engine(setup: Setup, recovered: NodeState | None) -> Engine:
         state = NodeState.new(
             learner.initial(), learner.samples, setup.peers, learner.local_state(), method=setup.method
         )
-        state.life = Life(0, random_name())
+        state.lifetime = Lifetime(0, random_name())
     return Engine(
         index=setup.member.index,
         state=state,
@@ -414,11 +414,11 @@ def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Core:
             alone=state.alone,
             best=state.best,
             ended=state.ended is not None and state.ended == bound_of(setup.federation.training),
-            lives=state.lives,
+            lifetimes=state.lifetimes,
             records={peer: replace(edge.record) for peer, edge in state.edges.items()},
         ),
         durable=setup.durability == "exchange",
-        start=Start(state.life, random_name()),
+        start=Start(state.lifetime, random_name()),
     )
 
 

@@ -187,7 +187,7 @@ class Status:
     def full(self) -> NodeStatus:
         """Return all figures, for `GET /status`."""
         bearing, mixing, now = self.bearing, self.core.mixing, time.monotonic()
-        held, kept = self.core.standings(now), self.kept()
+        held, kept = self.core.reputations(now), self.kept()
         counted = mixing if bearing.liars > 0 else None  # with the mean nothing is counted
         return NodeStatus(
             **msgspec.structs.asdict(self.line()),
@@ -197,7 +197,7 @@ class Status:
             samples=self.core.facts.samples,
             alarms=dict(self.alarms),
             failed_rounds=self.core.failed_rounds,
-            through=self.core.is_through,
+            through=self.core.has_completed,
             ended_by=self.core.ended_by,
             unfinished=[self.name_of(member) for member in self.core.unfinished],
             pace_set_by=self._pace_setter(now),
@@ -214,7 +214,7 @@ class Status:
             ]
             or [self._of_line(peer) for peer in sorted(self.core.peers)],
             device=device_of(self.workshop.learner),
-            through_by=self.core.through_by(now),
+            through_by=self.core.completed_by(now),
             **self.features(),
         )
 
@@ -226,7 +226,7 @@ class Status:
     def line(self) -> NodeLine:
         """Return the short form: one line of a live view, or one point of a history."""
         tested, traffic = self.workshop.figures.tested, self.counters.total
-        away = sum(held.quarantined_s > 0 for held in self.core.standings(time.monotonic()).values())
+        away = sum(held.quarantined_s > 0 for held in self.core.reputations(time.monotonic()).values())
         return NodeLine(
             node=self.name,
             uptime_s=round(time.monotonic() - self.started_at, 3),

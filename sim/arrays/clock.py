@@ -33,7 +33,7 @@ LATEST_SOURCES = 16
 
 
 def known_s(course: Course, through_s: Floats) -> Floats:
-    """Return when each node knows that all are through (n,): told at the end of rounds, or earlier by the census."""
+    """Return when each node knows that all are through (n,): told at the end of rounds, or earlier by neighbors."""
     latest = np.argsort(through_s)[-LATEST_SOURCES:].tolist()
     known, everything = through_s.copy(), (1 << len(latest)) - 1
     ways: list[list[tuple[int, float]]] = [[] for _ in through_s]

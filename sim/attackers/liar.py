@@ -13,7 +13,7 @@ from typing import Any
 from p2pfl.config.load import find_member
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.edge import Edge
-from p2pfl.core.limits import ResyncBrake
+from p2pfl.core.limits import ResyncLimit
 from p2pfl.core.messages import Message, Ready
 from p2pfl.engine.engine import Engine, Forgery, Occasion
 from p2pfl.engine.state import NodeState
@@ -84,7 +84,7 @@ class Deceiver:
         )
 
 
-class Tireless(ResyncBrake):
+class Tireless(ResyncLimit):
     """A liar's retries. An honest node rests if an edge keeps failing; a refused liar tries again."""
 
     def count(self, now: float) -> bool:  # noqa: ARG002 - what it stands for asks
@@ -118,7 +118,7 @@ class Liar(Application):
 
     def _begin(self, driver: Driver, links: Links) -> None:
         for edge in driver.core.edges.values():
-            edge.line.brake = Tireless()
+            edge.line.resync_limit = Tireless()
         super()._begin(driver, links)
         if self.attack.flood:
             self.flood = asyncio.create_task(Flood(driver, links).run())

@@ -11,7 +11,7 @@ import pytest
 
 from p2pfl.aggregate import ADVICE, RULES, parse_rule
 from p2pfl.cli import cli
-from p2pfl.core import FIRST_TERM_S, FORGIVEN_S, LONGEST_TERM_S, POINTS, Fault, Standing
+from p2pfl.core import FIRST_TERM_S, FORGIVEN_S, LONGEST_TERM_S, POINTS, Fault, Reputation
 from p2pfl.reporting import bearings
 from sim import ATTACKS, ROBUST_RULES, SECTIONS, LiarSpec, WorldSpec, describe, parse_attack, simulate
 
@@ -77,8 +77,8 @@ def test_times_of_quarantine_are_those_of_the_core():
 
 
 def test_five_refused_models_within_two_minutes_are_too_many_as_it_says():
-    standing = Standing()
-    led = [standing.note(Fault.PAYLOAD, "not finite", now) for now in (0.0, 30.0, 60.0, 90.0, 120.0)]
+    reputation = Reputation()
+    led = [reputation.note(Fault.PAYLOAD, "not finite", now) for now in (0.0, 30.0, 60.0, 90.0, 120.0)]
     assert led == [False] * 4 + [True]
 
 

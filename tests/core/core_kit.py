@@ -158,10 +158,10 @@ def open_session(node, peer, now=0.0, session=1, greeting=None):
     return effects + say(node, peer, greeting or hello(), now, session)
 
 
-def is_through(node, *peers, now=0.0):
+def has_completed(node, *peers, now=0.0):
     """These neighbors have trained all that they had to: they do not keep the node from its end."""
     for peer in peers:
-        node.census.hear(peer, 0, bitmap(1 << peer), bitmap(1 << peer), now)
+        node.members.hear(peer, 0, bitmap(1 << peer), bitmap(1 << peer), now)
 
 
 def frozen(op, **changes):

@@ -24,12 +24,12 @@ from p2pfl.core import (
     Copies,
     Finish,
     Freeze,
-    Life,
-    LifeNews,
-    Lives,
+    Lifetime,
+    Lifetimes,
     LivesTold,
     MessageReceived,
-    NoteLife,
+    News,
+    NoteLifetime,
     Phase,
     Ready,
     ResetEdge,
@@ -49,8 +49,8 @@ from core_kit import (
     commit,
     exchange_as_initiator,
     freeze,
+    has_completed,
     hello,
-    is_through,
     make_node,
     only,
     open_session,
@@ -202,14 +202,14 @@ def test_the_map_of_neighbors_stays_in_their_order():
     node = training(2, 1, 5, 7)
     node.handle(amended(node, 0, 1, 3, 5, 7), 0.1)
     end_round(node, 0.2)
-    assert list(node.edges) == list(node.hearsay.lines) == list(node.census.claims) == [0, 1, 3, 5, 7]
+    assert list(node.edges) == list(node.told_lifetimes.lines) == list(node.members.claims) == [0, 1, 3, 5, 7]
 
 
 @pytest.mark.parametrize(("rounds", "phase"), [(2, Phase.CLOSING), (9, Phase.TRAINING)])
 def test_the_rounds_to_do_may_become_more_or_fewer(rounds, phase):
     """A node that was through goes on; one that has done more than there are to do ends as if they were done."""
     node = training(0, 1, rounds=3)
-    is_through(node, 1)
+    has_completed(node, 1)
     for number in (1, 2):
         end_round(node, float(number))
     node.handle(amended(node, 1, rounds=rounds), 2.5)
@@ -220,7 +220,7 @@ def test_the_rounds_to_do_may_become_more_or_fewer(rounds, phase):
 
 def test_a_node_that_does_not_train_any_more_keeps_the_rounds_that_it_has_done():
     node = training(0, 1, rounds=1)
-    is_through(node, 1)
+    has_completed(node, 1)
     effects = end_round(node, 1.0)
     assert node.rounds.phase is Phase.CLOSING
     node.handle(amended(node, 2, rounds=9), 1.5)
@@ -272,11 +272,11 @@ def test_a_change_before_the_start_takes_effect_with_it():
 
 # -- Lives: who starts without flows is heard of everywhere; two processes with one key are no restart.
 
-LIFE = Life(0, 7)
+LIFE = Lifetime(0, 7)
 
 
-def greeting(name, *, life=LIFE, **changes):
-    return hello(generation=life.generation, life=life.name, process=name, **changes)
+def greeting(name, *, lifetime=LIFE, **changes):
+    return hello(generation=lifetime.generation, life=lifetime.name, process=name, **changes)
 
 
 def test_only_the_return_of_a_process_after_another_proves_two():
@@ -341,7 +341,7 @@ def met(*neighbors, **changes):
     """Node 9, which has met neighbors 1 and 2 in their first lives, and not others."""
     node = make_node(9, 1, 2, *neighbors, **changes)
     for peer in (1, 2):
-        open_session(node, peer, greeting=greeting(peer, life=Life(0, 10 + peer)))
+        open_session(node, peer, greeting=greeting(peer, lifetime=Lifetime(0, 10 + peer)))
     return node
 
 
@@ -357,7 +357,7 @@ def test_a_neighbor_heard_to_be_in_a_new_life_begins_its_edge_anew_at_this_end()
     node = with_an_edge_that_rests()
     effects = say(node, 2, LivesTold(lives=((1, 1, 77),)))
     assert [(op.peer, op.incarnation) for op in only(effects, ResetEdge)] == [(1, 1)]
-    assert only(effects, NoteLife) == [NoteLife(member=1, life=Life(1, 77))]
+    assert only(effects, NoteLifetime) == [NoteLifetime(member=1, lifetime=Lifetime(1, 77))]
     assert say(node, 2, LivesTold(lives=((1, 1, 77),))) == []
 
 
@@ -378,7 +378,7 @@ def test_what_a_neighbor_tells_about_lives_is_bounded_and_passed_on_in_few_messa
     effects = []
     for generation in range(1, 5000):
         effects += say(node, 1, LivesTold(lives=((500, generation, generation),)), 0.5)
-    assert len(only(effects, NoteLife)) <= 2000
+    assert len(only(effects, NoteLifetime)) <= 2000
     assert len([message for message in sent(effects) if isinstance(message, LivesTold)]) <= 1
     passed = [message for message in sent(node.wake(1.0)) if isinstance(message, LivesTold)]
     assert len(passed) == 1
@@ -396,11 +396,11 @@ def test_a_neighbor_that_is_there_is_told_of_other_lives_of_its_own_once_in_a_wh
 
 
 def test_no_generation_is_far_above_what_was_known():
-    lives = Lives(0, Life(0, 1), {3: Life(2, 9)})
-    assert lives.judge(3, Life(2 + LARGEST_STEP + 1, 4)) is LifeNews.STALE
-    assert lives.judge(4, Life(LARGEST_STEP + 1, 4)) is LifeNews.STALE
-    assert lives.judge(3, Life(2 + LARGEST_STEP, 4)) is LifeNews.NEW
-    assert lives.judge(4, Life(LARGEST_STEP, 4)) is LifeNews.LATER
+    lifetimes = Lifetimes(0, Lifetime(0, 1), {3: Lifetime(2, 9)})
+    assert lifetimes.judge(3, Lifetime(2 + LARGEST_STEP + 1, 4)) is News.STALE
+    assert lifetimes.judge(4, Lifetime(LARGEST_STEP + 1, 4)) is News.STALE
+    assert lifetimes.judge(3, Lifetime(2 + LARGEST_STEP, 4)) is News.NEW
+    assert lifetimes.judge(4, Lifetime(LARGEST_STEP, 4)) is News.LATER
 
 
 def lives_told(effects):
@@ -413,10 +413,10 @@ def test_when_a_federation_begins_there_is_nothing_to_say_of_first_lives_and_lat
     node = make_node(9, 1, 2, rounds_done=rounds)
     effects = []
     for peer in (1, 2):
-        effects += open_session(node, peer, greeting=greeting(peer, life=Life(0, 10 + peer)))
+        effects += open_session(node, peer, greeting=greeting(peer, lifetime=Lifetime(0, 10 + peer)))
     news = [(1, ((2, 0, 12),))] if rounds else []
     assert lives_told(effects + node.wake(1.0)) == news
-    again = open_session(node, 2, 2.0, session=2, greeting=greeting(2, life=Life(0, 12)))
+    again = open_session(node, 2, 2.0, session=2, greeting=greeting(2, lifetime=Lifetime(0, 12)))
     assert lives_told(again + node.wake(3.0)) == []
 
 
@@ -425,12 +425,12 @@ def test_of_two_first_lives_the_one_heard_of_last_is_taken_for_the_later_one():
     for old, new in ((11, 77), (77, 11)):
         node = make_node(9, 1, 2)
         for peer, name in ((1, old), (2, 50)):
-            open_session(node, peer, greeting=greeting(peer, life=Life(0, name)))
+            open_session(node, peer, greeting=greeting(peer, lifetime=Lifetime(0, name)))
         node.handle(SessionClosed(peer=1, session=1), 0.0)
         node.edges[1].exchange.record.seq = 3
         effects = say(node, 2, LivesTold(lives=((1, 0, new),)), 0.0)
         assert len(only(effects, ResetEdge)) == 1
-        assert node.lives.latest[1] == Life(1, new)
+        assert node.lifetimes.latest[1] == Lifetime(1, new)
         assert say(node, 2, LivesTold(lives=((1, 0, new),)), 0.0) == []
 
 
@@ -467,17 +467,17 @@ def test_lives_are_passed_on_to_all_but_who_told_and_whom_they_are_about():
 
 def test_a_node_without_memory_learns_its_generation_from_who_remembers_an_earlier_life():
     remembering = make_node(9, 1)
-    open_session(remembering, 1, greeting=greeting(1, life=Life(3, 50)))
-    effects = open_session(remembering, 1, session=2, greeting=greeting(2, life=Life(0, 60)))
+    open_session(remembering, 1, greeting=greeting(1, lifetime=Lifetime(3, 50)))
+    effects = open_session(remembering, 1, session=2, greeting=greeting(2, lifetime=Lifetime(0, 60)))
     (told,) = [message for message in sent(effects) if isinstance(message, LivesTold)]
     assert (1, 3, 50) in told.lives
-    wiped = Lives(1, Life(0, 60), {})
-    assert wiped.claim(Life(3, 50))
-    assert wiped.own == Life(4, 60)
+    wiped = Lifetimes(1, Lifetime(0, 60), {})
+    assert wiped.claim(Lifetime(3, 50))
+    assert wiped.own == Lifetime(4, 60)
 
 
 def test_two_copies_do_not_outbid_each_other_for_ever():
-    one, other = Lives(1, Life(0, 5), {}), Lives(1, Life(0, 6), {})
+    one, other = Lifetimes(1, Lifetime(0, 5), {}), Lifetimes(1, Lifetime(0, 6), {})
     claims = 0
     while one.claim(other.own) or other.claim(one.own):
         claims += 1
@@ -485,37 +485,37 @@ def test_two_copies_do_not_outbid_each_other_for_ever():
 
 
 @pytest.mark.parametrize(
-    ("life", "news"),
+    ("lifetime", "news"),
     [
-        (Life(2, 9), LifeNews.KNOWN),
-        (Life(3, 9), LifeNews.LATER),
-        (Life(3, 4), LifeNews.NEW),
-        (Life(1, 4), LifeNews.STALE),
-        (Life(LARGEST_GENERATION + 1, 4), LifeNews.STALE),
-        (Life(5, 0), LifeNews.KNOWN),
+        (Lifetime(2, 9), News.KNOWN),
+        (Lifetime(3, 9), News.LATER),
+        (Lifetime(3, 4), News.NEW),
+        (Lifetime(1, 4), News.STALE),
+        (Lifetime(LARGEST_GENERATION + 1, 4), News.STALE),
+        (Lifetime(5, 0), News.KNOWN),
     ],
 )
-def test_what_a_word_about_a_life_means(life, news):
-    assert Lives(0, Life(0, 1), {3: Life(2, 9)}).judge(3, life) is news
+def test_what_a_word_about_a_life_means(lifetime, news):
+    assert Lifetimes(0, Lifetime(0, 1), {3: Lifetime(2, 9)}).judge(3, lifetime) is news
 
 
 def test_a_word_about_nobody_is_ignored():
     node = make_node(3, 1, members=4)
     open_session(node, 1)
     assert say(node, 1, LivesTold(lives=((4, 1, 5), (2**50, 1, 5)))) == []
-    assert len(node.lives.latest) == 0
+    assert len(node.lifetimes.latest) == 0
 
 
 def test_an_edge_that_the_engine_works_on_begins_anew_when_it_is_through():
     node = make_node(0, 1, 2)
-    effects = open_session(node, 1, greeting=greeting(1, life=Life(0, 11)))
-    open_session(node, 2, greeting=greeting(2, life=Life(0, 12)))
+    effects = open_session(node, 1, greeting=greeting(1, lifetime=Lifetime(0, 11)))
+    open_session(node, 2, greeting=greeting(2, lifetime=Lifetime(0, 12)))
     node.handle(SessionClosed(peer=1, session=1), 0.0)
     assert node.edges[1].exchange.busy
-    assert only(say(node, 2, LivesTold(lives=((1, 1, 77),))), ResetEdge, NoteLife) == []
+    assert only(say(node, 2, LivesTold(lives=((1, 1, 77),))), ResetEdge, NoteLifetime) == []
     _, effects = freeze(node, only(effects, Freeze))
-    kinds = [type(effect) for effect in only(effects, ResetEdge, NoteLife)]
-    assert kinds == [ResetEdge, NoteLife], "on the disk the life must not be without the new beginning"
+    kinds = [type(effect) for effect in only(effects, ResetEdge, NoteLifetime)]
+    assert kinds == [ResetEdge, NoteLifetime], "on the disk the life must not be without the new beginning"
     assert node.edges[1].exchange.record.pending is None
 
 

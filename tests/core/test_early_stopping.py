@@ -26,7 +26,7 @@ from p2pfl.core import (
 from tests.invariants import check_invariants
 
 sys.path.insert(0, str(Path(__file__).parent))
-from core_kit import begun_alone, commit, is_through, make_node, only, open_session, settings
+from core_kit import begun_alone, commit, has_completed, make_node, only, open_session, settings
 
 TWO = Stop(patience=2, least=0.1)
 
@@ -39,7 +39,7 @@ def node_of(figures, *, best=None, rounds_done=0, **changes):
     usual = {"stop": TWO, "rounds": 99, "linger_s": 5.0, "when_through": "train-on"}
     node = make_node(0, 1, 2, rounds_done=rounds_done, **(usual | changes))
     node.rounds.training.best = best
-    node.census.remember([1, 2], 0.0)
+    node.members.remember([1, 2], 0.0)
     effects = begun_alone(node)
     for turn, figure in enumerate(figures, start=1):
         assert only(effects, StartRound), f"no round {turn} was begun"
@@ -71,14 +71,14 @@ def node_of(figures, *, best=None, rounds_done=0, **changes):
 )
 def test_a_node_is_through_when_its_patience_has_run_out(figures, through):
     node, _ = node_of(figures)
-    assert node.termination.is_through is through
+    assert node.termination.has_completed is through
 
 
 @pytest.mark.parametrize("liars", [None, 1])
 def test_it_goes_on_as_a_full_member_until_the_others_are_through_too(liars):
     """In both profiles: nobody's word but its own makes it through, and nobody is left behind by it."""
     node, effects = node_of([1.0, 1.0, 1.0], liars=liars)
-    assert node.termination.is_through
+    assert node.termination.has_completed
     assert only(effects, StartRound), "it trains on"
     (told,) = only(effects, Alarm)
     assert (told.kind, told.notice) == ("trained-enough", True)
@@ -86,7 +86,7 @@ def test_it_goes_on_as_a_full_member_until_the_others_are_through_too(liars):
     assert node.termination.ended_by is None
     for peer in (1, 2):
         open_session(node, peer, 3.5)
-    is_through(node, 1, 2, now=3.5)
+    has_completed(node, 1, 2, now=3.5)
     effects = commit(node, node.handle(RoundTrained(steps=1, samples=30, figure=0.2), 4.0), 4.0)
     effects += node.wake(60.0)
     assert node.termination.ended_by is Reason.ALL
@@ -104,7 +104,7 @@ def test_what_comes_after_the_patience_ran_out_changes_nothing():
     node, _ = node_of([1.0, 1.0, 1.0, 0.1])
     assert node.rounds.training.best == Best(1.0, 1)
     again, _ = node_of([], best=Best(1.0, 1), rounds_done=4)
-    assert again.termination.is_through
+    assert again.termination.has_completed
 
 
 def test_the_best_figure_leaves_with_each_round_so_that_a_restart_remembers():
@@ -112,8 +112,8 @@ def test_the_best_figure_leaves_with_each_round_so_that_a_restart_remembers():
     (op,) = only(node.handle(RoundTrained(steps=1, samples=30, figure=2.0), 9.0), CommitRound)
     assert op.best == Best(1.0, 2)
     again, _ = node_of([2.0], best=op.best, rounds_done=3)
-    assert again.termination.is_through
-    assert not node_of([2.0], best=None, rounds_done=3)[0].termination.is_through
+    assert again.termination.has_completed
+    assert not node_of([2.0], best=None, rounds_done=3)[0].termination.has_completed
 
 
 def test_the_figures_of_another_model_are_forgotten():
@@ -127,9 +127,9 @@ def test_the_figures_of_another_model_are_forgotten():
 
 def test_a_time_ends_it_beside_a_number_of_rounds():
     node, _ = node_of([1.0, 1.0], stop=Stop(after_s=3.0))
-    assert not node.termination.is_through
+    assert not node.termination.has_completed
     node, _ = node_of([1.0, 1.0, 1.0], stop=Stop(after_s=3.0))
-    assert node.termination.is_through
+    assert node.termination.has_completed
     assert node.rounds.training.enough(3.0) == "it has trained for 3 s"
 
 
@@ -161,7 +161,7 @@ LATER = RoundRefused(why="the disk refuses", for_good=False)
 def beginning(**changes):
     """A node whose first round is to begin; two others have begun and are not through."""
     node = make_node(0, 1, 2, **({"rounds": 9} | changes))
-    node.census.remember([1, 2], 0.0)
+    node.members.remember([1, 2], 0.0)
     assert only(begun_alone(node), StartRound)
     return node
 
@@ -172,7 +172,7 @@ def test_a_node_without_a_budget_is_through_says_so_once_and_never_trains_again(
     node = beginning(when_through=when_through)
     effects = node.handle(event, 1.0)
     assert [(alarm.kind, alarm.notice) for alarm in only(effects, Alarm)] == [(kind, event.planned)]
-    assert node.termination.is_through
+    assert node.termination.has_completed
     assert node.rounds.training.enough(1.0) == event.why
     for turn in range(6):
         assert not only(node.wake(1.0 + turn * IDLE_S), StartRound, Alarm)
@@ -186,7 +186,7 @@ def test_what_the_disk_refuses_to_pay_for_is_tried_again_after_a_while_and_no_en
     assert node.deadline() <= 1.0 + IDLE_S
     assert not only(node.wake(1.0 + IDLE_S / 2), StartRound)
     assert only(node.wake(1.0 + IDLE_S), StartRound)
-    assert not node.termination.is_through
+    assert not node.termination.has_completed
     effects = node.handle(RoundTrained(steps=1, samples=30), 2.0)
     assert node.facts.rounds == 0
     commit(node, effects, 2.0)
@@ -201,7 +201,7 @@ def test_more_rounds_to_do_are_no_more_budget():
     for turn in range(8):
         effects += node.wake(3.0 + turn)
     assert not only(effects, StartRound)
-    assert node.termination.is_through
+    assert node.termination.has_completed
 
 
 def test_a_refusal_that_comes_after_the_end_changes_nothing():

@@ -18,10 +18,10 @@ from p2pfl.core import (
     SOON_S,
     UNANSWERED_ROUNDS,
     Alarm,
-    Census,
     Core,
     EdgeRecord,
     MemberEnded,
+    MemberProgress,
     Phase,
     Ready,
     Reason,
@@ -32,7 +32,7 @@ from p2pfl.core import (
 )
 
 sys.path.insert(0, str(Path(__file__).parent))
-from core_kit import commit, hello, is_through, make_node, only, open_session, say, settings, started
+from core_kit import commit, has_completed, hello, make_node, only, open_session, say, settings, started
 
 EIGHT = 0b1111_1111
 
@@ -43,16 +43,16 @@ def ending(index=0, peers=(1, 2), **changes):
 
 
 def over(one, now, *, trained_s=1.0, training=0, stopped=False):
-    unfinished = (one.census.begun | training) & one.census.counted & ~one.census.through
+    unfinished = (one.members.begun | training) & one.members.counted & ~one.members.completed
     return one.over(now, trained_s=trained_s, unfinished=unfinished, stopped=stopped)
 
 
 def test_nobody_is_told_by_others_that_it_is_through():
     """One neighbor's word that all are through would end the federation at once, as a success."""
     one = ending()
-    one.census.begin(0.0)
-    one.census.hear(1, 0, bitmap(EIGHT), bitmap(EIGHT), 1.0)
-    assert not one.is_through
+    one.members.begin(0.0)
+    one.members.hear(1, 0, bitmap(EIGHT), bitmap(EIGHT), 1.0)
+    assert not one.has_completed
     assert over(one, 1.0, trained_s=8.0) is None
     assert over(one, 5.9, trained_s=8.0) is None
     assert over(one, 6.0, trained_s=8.0) is Reason.HALF, "linger_s, or a quarter of the training"
@@ -72,12 +72,12 @@ def test_who_had_begun_before_a_restart_is_waited_for():
 
 def test_who_is_through_goes_on_for_fifty_times_as_long_as_it_trained_whatever_is_claimed():
     one = ending()
-    one.census.begin(0.0)
-    one.census.hear(1, 0, bitmap(EIGHT), b"", 1.0)
-    one.census.complete(10.0)
+    one.members.begin(0.0)
+    one.members.hear(1, 0, bitmap(EIGHT), b"", 1.0)
+    one.members.complete(10.0)
     end = 10.0 + LONGEST_MULTIPLE * 10.0
     for now in range(11, int(end)):
-        one.census.note_progress(1, float(now))
+        one.members.note_progress(1, float(now))
         assert over(one, float(now), trained_s=float(now)) is None
     assert over(one, end, trained_s=end) is Reason.LONG
 
@@ -86,25 +86,25 @@ def test_who_is_through_goes_on_for_fifty_times_as_long_as_it_trained_whatever_i
 def test_with_a_robust_rule_half_means_half_of_all_members(liars, reason):
     """Of those far away little is known on a sparse graph: three fast neighbors are not half of eight."""
     one = ending(peers=(1, 2, 3), liars=liars)
-    one.census.begin(0.0)
+    one.members.begin(0.0)
     for peer in (1, 2, 3):
-        one.census.hear(peer, 0, bitmap(1 << peer), bitmap(1 << peer), 1.0)
-    one.census.note_progress(1, 90.0)
+        one.members.hear(peer, 0, bitmap(1 << peer), bitmap(1 << peer), 1.0)
+    one.members.note_progress(1, 90.0)
     assert over(one, 100.0, trained_s=1.0, training=1) is reason
 
 
 def test_news_of_nodes_that_are_through_waits_less_and_what_completes_the_picture_not_at_all():
     """Each waits for the others' word and trains on until it comes."""
-    census, waited = ending().census, []
+    members, waited = ending().members, []
 
-    def hears(peer, through, now):
-        census.due_at = float("inf")
-        census.hear(peer, 0, bitmap(0b1_1110), bitmap(through), now)
-        waited.append(census.due_at - now)
+    def hears(peer, completed, now):
+        members.due_at = float("inf")
+        members.hear(peer, 0, bitmap(0b1_1110), bitmap(completed), now)
+        waited.append(members.due_at - now)
 
-    census.begin(0.0)
+    members.begin(0.0)
     hears(1, 0b0_0010, 1.0)
-    census.complete(2.0)
+    members.complete(2.0)
     hears(1, 0b0_0110, 2.0)
     hears(2, 0b0_1100, 2.0 + SOON_FOR_S)
     hears(2, 0b1_1100, 9.0)
@@ -113,15 +113,15 @@ def test_news_of_nodes_that_are_through_waits_less_and_what_completes_the_pictur
 
 def test_who_cannot_agree_about_the_sets_is_not_told_them_for_ever():
     one = ending(liars=1)
-    one.census.begin(0.0)
+    one.members.begin(0.0)
     tells = 0
     for _ in range(5 * MOST_SENDS):
-        if one.census.has_news_for(1):
-            one.census.tell(1)
+        if one.members.has_news_for(1):
+            one.members.tell(1)
             tells += 1
     assert tells == MOST_SENDS
-    one.census.complete(2.0)
-    assert one.census.has_news_for(1)
+    one.members.complete(2.0)
+    assert one.members.has_news_for(1)
 
 
 def test_who_took_over_half_of_its_rounds_has_trained_for_as_long_as_the_others():
@@ -136,16 +136,16 @@ def test_who_took_over_half_of_its_rounds_has_trained_for_as_long_as_the_others(
 
 def amended(one, now=0.0, neighbors=(1, 2), **changes):
     """As where the federation has changed."""
-    before = one.census.bound
+    before = one.members.bound
     one.settings.adopt(settings(**({"members": 8} | changes)))
-    one.census.amend(neighbors, before, now)
+    one.members.amend(neighbors, before, now)
 
 
 def test_a_member_that_was_removed_is_not_waited_for():
     one = ending()
-    one.census.begin(0.0)
-    one.census.hear(1, 0, bitmap(0b110), bitmap(0b010), 1.0)
-    one.census.complete(2.0)
+    one.members.begin(0.0)
+    one.members.hear(1, 0, bitmap(0b110), bitmap(0b010), 1.0)
+    one.members.complete(2.0)
     assert over(one, 2.0) is None
     amended(one, 2.0, retired=frozenset({2}))
     assert over(one, 2.0) is Reason.ALL
@@ -154,8 +154,8 @@ def test_a_member_that_was_removed_is_not_waited_for():
 def test_a_member_that_was_removed_is_no_part_of_the_half():
     """Of six who have begun two are through; where two others go, those two are half."""
     one = ending()
-    one.census.begin(0.0)
-    one.census.hear(1, 0, bitmap(0b11_1111), bitmap(0b110), 1.0)
+    one.members.begin(0.0)
+    one.members.hear(1, 0, bitmap(0b11_1111), bitmap(0b110), 1.0)
     assert over(one, 100.0) is None
     amended(one, 100.0, retired=frozenset({4, 5}))
     assert over(one, 104.9) is None
@@ -164,38 +164,38 @@ def test_a_member_that_was_removed_is_no_part_of_the_half():
 
 def test_a_newcomer_is_waited_for_also_where_its_word_came_before_that_of_the_change():
     one = ending(members=3)
-    one.census.begin(0.0)
-    one.census.hear(1, 0, bitmap(0b1110), bitmap(0b0110), 1.0)
-    one.census.complete(2.0)
+    one.members.begin(0.0)
+    one.members.hear(1, 0, bitmap(0b1110), bitmap(0b0110), 1.0)
+    one.members.complete(2.0)
     assert over(one, 2.0) is Reason.ALL
     amended(one, 2.0, members=4)
     assert over(one, 2.0) is None
-    one.census.hear(1, 0, bitmap(0b1110), bitmap(0b1110), 3.0)
+    one.members.hear(1, 0, bitmap(0b1110), bitmap(0b1110), 3.0)
     assert over(one, 3.0) is Reason.ALL
 
 
 def test_with_more_rounds_to_do_nobody_is_through_any_more():
     one = ending(rounds=3)
-    one.census.begin(0.0)
-    one.census.hear(1, 0, bitmap(0b110), bitmap(0b110), 1.0, bound=3)
-    one.census.complete(2.0)
+    one.members.begin(0.0)
+    one.members.hear(1, 0, bitmap(0b110), bitmap(0b110), 1.0, bound=3)
+    one.members.complete(2.0)
     assert over(one, 2.0) is Reason.ALL
     amended(one, 2.0, rounds=9)
-    assert not one.is_through
+    assert not one.has_completed
     assert over(one, 9.0) is None
-    one.census.complete(9.0)
-    one.census.hear(1, 0, bitmap(0b110), bitmap(0b110), 9.0, bound=3)
+    one.members.complete(9.0)
+    one.members.hear(1, 0, bitmap(0b110), bitmap(0b110), 9.0, bound=3)
     assert over(one, 9.0) is None, "who knows of three rounds may say so of six that are left"
-    one.census.hear(1, 0, bitmap(0b110), bitmap(0b110), 9.5, bound=9)
+    one.members.hear(1, 0, bitmap(0b110), bitmap(0b110), 9.5, bound=9)
     assert over(one, 9.5) is Reason.ALL
 
 
 def test_who_was_through_by_a_larger_number_of_rounds_is_so_by_a_smaller_one():
     one = ending(rounds=9)
-    one.census.begin(0.0)
-    one.census.hear(1, 0, bitmap(0b110), bitmap(0b110), 1.0, bound=9)
+    one.members.begin(0.0)
+    one.members.hear(1, 0, bitmap(0b110), bitmap(0b110), 1.0, bound=9)
     amended(one, 2.0, rounds=3)
-    one.census.complete(2.0)
+    one.members.complete(2.0)
     assert over(one, 2.0) is Reason.ALL
 
 
@@ -238,7 +238,7 @@ def test_a_restart_gives_no_further_rounds_beyond():
     node = make_node(0, 1, rounds=20, rounds_done=35, version=35, fresh=False)
     started(node)
     open_session(node, 1, greeting=hello(version=1, level=None, begun=bitmap(0b11)))
-    assert node.termination.is_through
+    assert node.termination.has_completed
     assert node.termination.next_round_at(9.0) == float("inf")
 
 
@@ -266,9 +266,9 @@ def test_a_member_that_has_ended_counts_again_once_it_is_heard_and_the_own_end_o
     started(node)
     for member in (0, 1, 2, 2):
         node.handle(MemberEnded(member=member), 0.0)
-    assert node.census.counted == 0b001
+    assert node.members.counted == 0b001
     open_session(node, 1)
-    assert node.census.counted == 0b011
+    assert node.members.counted == 0b011
     assert not node.edges[1].line.is_shut
     assert only(node.handle(MemberEnded(member=1), 1.0), Alarm) == []
 
@@ -289,9 +289,9 @@ def at_its_end(*neighbors, unfinished=3, met=True, at=1.0, **changes):
         if met or peer != unfinished:
             greeting = hello(version=3, level=None, trained=3, begun=ALL)
             open_session(node, peer, now=0.5, greeting=greeting)
-    is_through(node, *(peer for peer in neighbors if peer != unfinished), now=at)
+    has_completed(node, *(peer for peer in neighbors if peer != unfinished), now=at)
     others = bitmap(0b1111 & ~(1 << unfinished))
-    node.census.hear(neighbors[0], 0, ALL, others, at)
+    node.members.hear(neighbors[0], 0, ALL, others, at)
     return node
 
 
@@ -308,7 +308,7 @@ def mute(node, peer, since):
 
 def look(node, now):
     """What the node does at the end of the round under way."""
-    node.rounds.working = node.rounds.tick.is_waiting = False
+    node.rounds.working = node.rounds.barrier.is_waiting = False
     return node.wake(now)
 
 
@@ -345,9 +345,9 @@ def test_a_round_counts_a_neighbor_that_keeps_its_session_and_answers_nothing_as
     mute(node, 3, since=1.0)
     assert node.termination.absent_neighbors(1.0 + AWAY_S - 0.1) == ()
     assert node.termination.absent_neighbors(1.0 + AWAY_S) == (3,)
-    node.census.claims[3].round_s = AWAY_S
+    node.members.claims[3].round_s = AWAY_S
     assert node.termination.absent_neighbors(1.0 + AWAY_S) == (), "long rounds have more time"
-    node.census.claims[3].round_s = 0.1
+    node.members.claims[3].round_s = 0.1
     mute(node, 1, since=1.0)
     assert only(look(node, 6.0), StartRound)[0].accompanied is False
 
@@ -458,21 +458,21 @@ WORDS = st.lists(st.tuples(st.sampled_from((1, 2, 3)), members, members, st.samp
 @example([(1, 4, 4, 5), (1, 12, 12, 5)])
 def test_a_neighbors_news_merged_alone_give_the_same_sets_as_all_that_was_ever_said(words):
     """Also where neighbors plan fewer rounds, so that who they say is through does not count yet."""
-    alone, anew = (Census(0, (1, 2, 3), settings(rounds=10, members=8)) for _ in range(2))
-    for now, (peer, begun, through, bound) in enumerate(words):
+    alone, anew = (MemberProgress(0, (1, 2, 3), settings(rounds=10, members=8)) for _ in range(2))
+    for now, (peer, begun, completed, bound) in enumerate(words):
         anew._all_anew = True
-        for census in (alone, anew):
-            census.hear(peer, 0, bitmap(begun), bitmap(through), float(now), bound=bound)
-        assert (alone.begun, alone.through, alone.digest) == (anew.begun, anew.through, anew.digest)
+        for members in (alone, anew):
+            members.hear(peer, 0, bitmap(begun), bitmap(completed), float(now), bound=bound)
+        assert (alone.begun, alone.completed, alone.digest) == (anew.begun, anew.completed, anew.digest)
         assert alone.claims == anew.claims
 
 
 def test_complete_sets_are_kept_once_in_a_process():
     everyone = bitmap((1 << 70) - 1)
-    one, other = (Census(index, (1, 2, 3), settings(rounds=10, members=70)) for index in (0, 69))
-    for census in (one, other):
+    one, other = (MemberProgress(index, (1, 2, 3), settings(rounds=10, members=70)) for index in (0, 69))
+    for members in (one, other):
         for now, peer in enumerate((1, 2, 3)):
-            census.hear(peer, 0, everyone, everyone, float(now), bound=10)
-        census.complete(3.0)
-    assert one.begun is other.begun is one.through is other.through is one.claims[3].begun
+            members.hear(peer, 0, everyone, everyone, float(now), bound=10)
+        members.complete(3.0)
+    assert one.begun is other.begun is one.completed is other.completed is one.claims[3].begun
     assert one.tell(1)[0] is other.tell(2)[1]

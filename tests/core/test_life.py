@@ -35,8 +35,8 @@ from core_kit import (
     exchange_as_initiator,
     filled,
     freeze,
+    has_completed,
     hello,
-    is_through,
     make_node,
     only,
     open_session,
@@ -148,14 +148,14 @@ def test_a_failed_round_counts_and_raises_an_alarm():
 def finished_training(**changes):
     """Node 0, edge to 1 open and served, all rounds done."""
     node = make_node(0, 1, fresh=False, version=3, rounds_done=3, closing_rounds=0, **changes)
-    is_through(node, 1)
+    has_completed(node, 1)
     started(node)
     return node, exchange_as_initiator(node, open_session(node, 1))
 
 
 def test_a_node_that_is_done_says_so_and_lingers_until_its_neighbors_are():
     node = make_node(0, 1, fresh=False, version=3, rounds_done=3, closing_rounds=0)
-    is_through(node, 1)
+    has_completed(node, 1)
     started(node)
     effects = open_session(node, 1)
     assert Done(version=3) in sent(effects)
@@ -174,7 +174,7 @@ def test_a_node_that_is_done_lingers_no_longer_than_the_setting():
 
 def test_a_lingering_node_still_answers():
     node = make_node(1, 0, fresh=False, version=3, rounds_done=3, closing_rounds=0)
-    is_through(node, 0)
+    has_completed(node, 0)
     started(node)
     open_session(node, 0)
     assert node.rounds.phase is Phase.LINGERING
@@ -311,7 +311,7 @@ def test_who_has_begun_holds_nobody_back():
 def trained():
     """Node 1, which has done its one round and is to do two closing rounds, beside a neighbor that has begun none."""
     node = make_node(1, 0, start_wait_s=0.0, rounds=1, closing_rounds=2, linger_s=30.0)
-    is_through(node, 0)
+    has_completed(node, 0)
     started(node)
     open_session(node, 0)
     commit(node, node.handle(RoundTrained(steps=1, samples=30), 1.0), 1.0)

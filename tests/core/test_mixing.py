@@ -37,8 +37,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (
     SAMPLES,
     apply_request,
+    has_completed,
     hello,
-    is_through,
     make_node,
     only,
     open_session,
@@ -75,7 +75,7 @@ def test_an_answer_with_any_factor_is_refused_and_counted(factor):
     effects = say(node, 1, reply_to(asked, factor=factor))
     assert only(effects, ApplyReply) == []
     assert only(effects, ResetEdge) == [ResetEdge(peer=1, incarnation=1)]
-    assert node.standings(0.0)[1].faults == {"factor": 1}
+    assert node.reputations(0.0)[1].faults == {"factor": 1}
 
 
 # -- when -----------------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_no_round_begins_before_the_engine_has_mixed():
 
 def test_closing_rounds_mix_too_and_the_last_before_the_node_is_done():
     around = met(rounds=1, closing_rounds=2)
-    is_through(around.node, 1, 2, 3)
+    has_completed(around.node, 1, 2, 3)
     around.now = 1.0
     around.carry_out(around.node.handle(RoundTrained(steps=1, samples=30), 1.0))
     for closing in (1, 2):
@@ -179,7 +179,7 @@ def test_a_neighbor_in_quarantine_is_not_there_and_as_many_of_the_others_may_lie
     around = met(5, liars=2)
     around.rounds(2)
     edge = around.node.edges[4]
-    while not edge.line.standing.quarantines:
+    while not edge.line.reputation.quarantines:
         around.carry_out(edge.exchange.blame(Fault.PAYLOAD, "not finite", around.now))
     around.rounds(10)
     assert len(around.of(Mix)) == 2, "four are left, of which two may lie"

@@ -293,7 +293,7 @@ def test_the_time_in_a_queue_is_no_training_time():
         return world.node.rounds
 
     alone, crowded = trained(0.0), trained(7.0)
-    assert crowded.tick.training_s == pytest.approx(alone.tick.training_s) == pytest.approx(1.0)
+    assert crowded.barrier.training_s == pytest.approx(alone.barrier.training_s) == pytest.approx(1.0)
     assert crowded.training.own_pace_s == pytest.approx(alone.training.own_pace_s, rel=0.01)
 
 

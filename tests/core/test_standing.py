@@ -33,13 +33,13 @@ from p2pfl.core import (
     Phase,
     Ready,
     Refused,
+    Reputation,
     ResetEdge,
     Resync,
-    ResyncBrake,
+    ResyncLimit,
     RoundTrained,
     SessionClosed,
     SessionOpened,
-    Standing,
     StartRound,
     TokenBucket,
     hearing_bucket,
@@ -53,9 +53,9 @@ from core_kit import (
     commit,
     exchange_as_initiator,
     freeze,
+    has_completed,
     hello,
     initiator,
-    is_through,
     make_node,
     only,
     open_session,
@@ -73,79 +73,79 @@ def alarms(effects, kind):
     return [alarm for alarm in only(effects, Alarm) if alarm.kind == kind]
 
 
-def noted(standing, fault, times, now=0.0):
-    return [standing.note(fault, "text", now) for _ in range(times)]
+def noted(reputation, fault, times, now=0.0):
+    return [reputation.note(fault, "text", now) for _ in range(times)]
 
 
 # -- the count ------------------------------------------------------------------------------------------------------
 
 
 def test_five_models_that_cannot_be_lead_to_quarantine():
-    assert noted(Standing(), Fault.PAYLOAD, 5) == [False] * 4 + [True]
+    assert noted(Reputation(), Fault.PAYLOAD, 5) == [False] * 4 + [True]
 
 
 @pytest.mark.parametrize("fault", Fault)
 def test_no_single_fault_of_any_kind_is_enough_and_some_number_of_each_is(fault):
-    standing = Standing()
-    assert not standing.note(fault, "text", 0.0)
-    assert any(noted(standing, fault, int(ENOUGH / POINTS.get(fault, 1.0)) + 1))
+    reputation = Reputation()
+    assert not reputation.note(fault, "text", 0.0)
+    assert any(noted(reputation, fault, int(ENOUGH / POINTS.get(fault, 1.0)) + 1))
 
 
 def test_faults_that_are_far_apart_never_lead_to_quarantine():
-    standing = Standing()
-    assert not any(standing.note(Fault.PAYLOAD, "text", k * FORGIVEN_S) for k in range(100))
+    reputation = Reputation()
+    assert not any(reputation.note(Fault.PAYLOAD, "text", k * FORGIVEN_S) for k in range(100))
 
 
 def test_quarantines_last_twice_as_long_each_time_and_never_longer_than_an_hour():
-    standing, now, terms = Standing(), 0.0, []
+    reputation, now, terms = Reputation(), 0.0, []
     for _ in range(9):
-        while not standing.note(Fault.PAYLOAD, "text", now):
+        while not reputation.note(Fault.PAYLOAD, "text", now):
             pass
-        terms.append(standing.until - now)
-        now = standing.until
+        terms.append(reputation.until - now)
+        now = reputation.until
     assert terms == [FIRST_TERM_S * 2**k for k in range(6)] + [LONGEST_TERM_S] * 3
 
 
 def test_on_probation_fewer_faults_lead_back():
-    standing = Standing()
-    noted(standing, Fault.PAYLOAD, 5)
-    assert noted(standing, Fault.PAYLOAD, 2, standing.until) == [False, True]
+    reputation = Reputation()
+    noted(reputation, Fault.PAYLOAD, 5)
+    assert noted(reputation, Fault.PAYLOAD, 2, reputation.until) == [False, True]
 
 
 def test_a_neighbor_that_behaves_is_forgiven_and_begins_with_a_short_term_again():
-    standing = Standing()
-    noted(standing, Fault.PAYLOAD, 5)
-    back = standing.until
-    assert standing.view(back).probation
+    reputation = Reputation()
+    noted(reputation, Fault.PAYLOAD, 5)
+    back = reputation.until
+    assert reputation.view(back).probation
     later = back + PROBATION * FORGIVEN_S
-    assert standing.view(later).score == 1.0
-    assert not standing.view(later).probation
-    noted(standing, Fault.PAYLOAD, 5, later)
-    assert standing.until == later + FIRST_TERM_S
+    assert reputation.view(later).score == 1.0
+    assert not reputation.view(later).probation
+    noted(reputation, Fault.PAYLOAD, 5, later)
+    assert reputation.until == later + FIRST_TERM_S
 
 
 def test_what_is_still_on_its_way_in_quarantine_does_not_prolong_it():
-    standing = Standing()
-    noted(standing, Fault.PAYLOAD, 5)
-    until = standing.until
-    assert noted(standing, Fault.FLOOD, 9, 1.0) == [False] * 9
-    assert standing.until == until
-    assert standing.points(until) == pytest.approx(PROBATION + 9 * POINTS[Fault.FLOOD])
+    reputation = Reputation()
+    noted(reputation, Fault.PAYLOAD, 5)
+    until = reputation.until
+    assert noted(reputation, Fault.FLOOD, 9, 1.0) == [False] * 9
+    assert reputation.until == until
+    assert reputation.points(until) == pytest.approx(PROBATION + 9 * POINTS[Fault.FLOOD])
 
 
 def test_the_view_tells_all():
-    standing = Standing()
-    assert standing.view(0.0).score == 1.0
-    standing.note(Fault.FACTOR, "factor 7", 0.0)
-    view = standing.view(0.0)
+    reputation = Reputation()
+    assert reputation.view(0.0).score == 1.0
+    reputation.note(Fault.FACTOR, "factor 7", 0.0)
+    view = reputation.view(0.0)
     assert (view.score, view.faults, view.latest, view.quarantined_s) == (
         1 - 2 / ENOUGH,
         {"factor": 1},
         "factor 7",
         0.0,
     )
-    noted(standing, Fault.PAYLOAD, 3)
-    view = standing.view(10.0)
+    noted(reputation, Fault.PAYLOAD, 3)
+    view = reputation.view(10.0)
     assert (view.score, view.quarantined_s, view.quarantines) == (0.0, FIRST_TERM_S - 10.0, 1)
     assert view.faults == {"payload": 3, "factor": 1}
 
@@ -206,7 +206,7 @@ def test_one_neighbor_in_quarantine_takes_nothing_from_another():
     open_session(node, 2, session=2)
     refused(node, 5)
     assert node.edges[2].is_open
-    assert node.standings(0.0)[2].score == 1.0
+    assert node.reputations(0.0)[2].score == 1.0
 
 
 def test_answers_that_are_refused_lead_to_quarantine_too():
@@ -225,19 +225,19 @@ def test_an_incarnation_out_of_range_counts():
     node = responder()
     effects = say(node, 0, Resync(incarnation=LONGEST_JUMP + 1))
     assert only(effects, CloseSession)
-    assert node.standings(0.0)[0].faults["counter"] == 1
+    assert node.reputations(0.0)[0].faults["counter"] == 1
 
 
 def test_what_the_neighbor_sealed_and_is_no_message_counts():
     node = responder()
     node.handle(SessionClosed(peer=0, session=1, malformed="a frame of unknown type 77"), 0.0)
-    assert node.standings(0.0)[0].faults == {"malformed": 1}
+    assert node.reputations(0.0)[0].faults == {"malformed": 1}
 
 
 def test_a_refusal_of_what_is_right_counts_a_little():
     node, asked = pending_initiator()
     say(node, 1, Ask(incarnation=0, seq=1, request_digest=asked.digest))
-    assert node.standings(0.0)[1].faults == {"resync": 1}
+    assert node.reputations(0.0)[1].faults == {"resync": 1}
 
 
 # -- what does not --------------------------------------------------------------------------------------------------
@@ -247,10 +247,10 @@ def test_an_edge_begun_anew_because_we_refused_a_request_does_not_count_again():
     node = responder()
     refused(node, 1, fault=None)
     say(node, 0, Resync(incarnation=1))
-    assert node.standings(0.0)[0].faults == {}
+    assert node.reputations(0.0)[0].faults == {}
     say(node, 0, Resync(incarnation=2))
-    assert node.standings(0.0)[0].faults == {"resync": 1}
-    assert node.standings(0.0)[0].score > 0.8
+    assert node.reputations(0.0)[0].faults == {"resync": 1}
+    assert node.reputations(0.0)[0].score > 0.8
 
 
 def test_a_neighbor_that_restarts_with_an_older_state_again_and_again_rests_but_is_not_blamed():
@@ -261,8 +261,8 @@ def test_a_neighbor_that_restarts_with_an_older_state_again_and_again_rests_but_
         effects = open_session(node, 0, now, life + 1, hello(has_replicas=False))
         rests += len(only(effects, CloseSession))
     assert rests
-    assert node.standings(now)[0].faults == {}
-    assert node.standings(now)[0].quarantines == 0
+    assert node.reputations(now)[0].faults == {}
+    assert node.reputations(now)[0].quarantines == 0
 
 
 def test_sessions_that_are_lost_and_silence_are_no_fault():
@@ -270,7 +270,7 @@ def test_sessions_that_are_lost_and_silence_are_no_fault():
     for life in range(500):
         open_session(node, 1, life * 0.1, life + 1)
         node.handle(SessionClosed(peer=1, session=life + 1), life * 0.1)
-    assert node.standings(50.0)[1].score == 1.0
+    assert node.reputations(50.0)[1].score == 1.0
 
 
 def test_too_many_exchanges_are_put_off_and_no_fault():
@@ -283,7 +283,7 @@ def test_too_many_exchanges_are_put_off_and_no_fault():
             seq += 1
         busy += any(isinstance(message, Busy) for message in sent(effects))
     assert busy > 200
-    assert node.standings(3.0)[0].score == 1.0
+    assert node.reputations(3.0)[0].score == 1.0
 
 
 # -- floods ---------------------------------------------------------------------------------------------------------
@@ -297,14 +297,14 @@ def test_too_many_exchanges_are_put_off_and_no_fault():
 def test_a_flood_of_any_message_ends_the_session_and_the_second_one_leads_to_quarantine(message):
     node, now, session, heard = responder(), 0.0, 1, 0
     closes = []
-    while not node.standings(now)[0].quarantines:
+    while not node.reputations(now)[0].quarantines:
         now += 1e-4
         if node.edges[0].line.session is None:
             session += 1
             open_session(node, 0, now, session)
         heard += 1
         closes += only(say(node, 0, message, now, session), CloseSession)
-    assert node.standings(now)[0].faults == {"flood": 2}
+    assert node.reputations(now)[0].faults == {"flood": 2}
     assert len(closes) == 2
     assert heard < 3 * hearing_bucket(200.0).rate_per_s
 
@@ -327,9 +327,9 @@ def test_a_flood_at_a_steady_rate_is_found_and_leads_to_quarantine_however_littl
             session += 1
             open_session(node, 0, now, session)
         say(node, 0, Ready(version=step), now, session)
-        if node.standings(now)[0].quarantines:
+        if node.reputations(now)[0].quarantines:
             break
-    assert node.standings(now)[0].faults == {"flood": 2}
+    assert node.reputations(now)[0].faults == {"flood": 2}
     assert now < 25.0 / (times - 1.0)
 
 
@@ -355,7 +355,7 @@ def test_a_node_tells_of_fewer_versions_a_second_than_its_neighbor_bears():
     for step in range(40_000):
         now = step * 1e-4
         node.facts.version += 1
-        for _ in sent(node.edges[0].tick(now)):
+        for _ in sent(node.edges[0].begin_round(now)):
             told += 1
             assert bucket.take(now) == 0.0
     assert told >= 4 * TELLS_PER_S
@@ -365,14 +365,14 @@ def test_a_node_tells_of_fewer_versions_a_second_than_its_neighbor_bears():
 
 
 def test_a_few_resyncs_in_a_minute_are_borne_and_one_more_is_not():
-    brake = ResyncBrake()
-    assert [brake.count(float(second)) for second in range(RESYNCS_PER_WINDOW + 1)] == [False] * 5 + [True]
-    assert brake.held_until == RESYNCS_PER_WINDOW + HOLD_S
+    resync_limit = ResyncLimit()
+    assert [resync_limit.count(float(second)) for second in range(RESYNCS_PER_WINDOW + 1)] == [False] * 5 + [True]
+    assert resync_limit.held_until == RESYNCS_PER_WINDOW + HOLD_S
 
 
 def test_resyncs_that_are_far_apart_never_brake():
-    brake = ResyncBrake()
-    assert not any(brake.count(k * (RESYNC_WINDOW_S / RESYNCS_PER_WINDOW + 0.1)) for k in range(100))
+    resync_limit = ResyncLimit()
+    assert not any(resync_limit.count(k * (RESYNC_WINDOW_S / RESYNCS_PER_WINDOW + 0.1)) for k in range(100))
 
 
 def test_a_storm_of_resyncs_ends_the_session_and_raises_an_alarm():
@@ -430,7 +430,7 @@ def throw_out(node, now=0.0):
     """Enough proven faults of neighbor 2."""
     edge = node.edges[LIAR]
     effects = []
-    while not edge.line.standing.is_out:
+    while not edge.line.reputation.is_out:
         effects += edge.exchange.blame(Fault.PAYLOAD, "no numbers", now)
     return effects + node.wake(now)
 
@@ -449,7 +449,7 @@ def test_the_start_waits_for_no_edge_that_rests_because_it_falls_apart_again_and
     for incarnation in range(1, 7):
         effects += node.edges[LIAR].exchange.resync(incarnation, "again", 0.1)
     assert len(only(effects + node.wake(0.2), StartRound)) == 1
-    assert not node.edges[LIAR].line.standing.is_out
+    assert not node.edges[LIAR].line.reputation.is_out
     assert only(node.handle(SessionOpened(peer=LIAR, session=2), 1.0), CloseSession)
     assert not is_behind(node.edges[LIAR], 0)
     node.handle(SessionOpened(peer=LIAR, session=3), 100.0)
@@ -465,7 +465,7 @@ def test_one_that_came_and_told_no_level_does_not_hold_the_start_up_once_it_is_o
 
 def test_the_end_does_not_wait_for_one_that_is_out():
     node = make_node(0, 1, LIAR, rounds=1, closing_rounds=0, linger_s=1000.0)
-    is_through(node, 1)
+    has_completed(node, 1)
     effects = started(node) + open_session(node, 1)
     throw_out(node)
     exchange_as_initiator(node, effects)
@@ -481,5 +481,5 @@ def test_one_that_has_come_back_is_waited_for_again():
     throw_out(node)
     edge = node.edges[LIAR]
     assert not is_behind(edge, 0)
-    node.handle(SessionOpened(peer=LIAR, session=2), edge.line.standing.until + 1.0)
+    node.handle(SessionOpened(peer=LIAR, session=2), edge.line.reputation.until + 1.0)
     assert is_behind(edge, 0)

@@ -103,7 +103,7 @@ def picture(state):
         peer: (edge.own.tobytes(), edge.peer.tobytes(), flow_of(edge).tobytes(), repr(edge.record))
         for peer, edge in state.edges.items()
     }
-    plain = (state.samples, state.version, state.rounds, state.terms, state.elapsed_s, state.alone, state.life)
+    plain = (state.samples, state.version, state.rounds, state.terms, state.elapsed_s, state.alone, state.lifetime)
     return state.model.tobytes(), plain, edges
 
 

@@ -90,7 +90,7 @@ async def test_a_node_that_is_broken_off_around_a_change_loses_no_edge_that_stay
     first(field, 3)
     nodes = start(field, 0, 1, 2, file="before.toml")
     await nodes[0].until(lambda: min(node.rounds for node in nodes) >= 5)
-    life = nodes[1].application.status.core.lives.own
+    life = nodes[1].application.status.core.lifetimes.own
     for node in nodes:
         node.application.amend(field.federation())
     if in_force:
@@ -101,7 +101,7 @@ async def test_a_node_that_is_broken_off_around_a_change_loses_no_edge_that_stay
         await again.until(lambda: again.phase is not None)
         again.application.amend(field.federation())
     await again.until(lambda: again.rounds > 10 and again.status.peers == 2)
-    assert again.application.status.core.lives.own == life
+    assert again.application.status.core.lifetimes.own == life
     assert edges_of(again) == [0, 2]
     assert again.resyncs == 0
 

@@ -85,7 +85,7 @@ def check(clocks, graph="ring"):
     alarms = {alarm.kind for host in world.hosts for alarm in host.alarms}
     assert not alarms & {"quarantine", "stopped-early", "two-places", "resync-storm", "round-failed"}
     for host in world.hosts:
-        assert not any(view.faults for view in host.core.standings(world.kernel.now).values())
+        assert not any(view.faults for view in host.core.reputations(world.kernel.now).values())
     np.testing.assert_allclose(world.oracle.total(), start, rtol=1e-9)
 
 

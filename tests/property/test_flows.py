@@ -93,7 +93,7 @@ def without_replicas(world, index):
     if host.alive:
         return
     state = host.engine.store.recover(host.engine.plan.codecs, host.engine.plan.method)
-    state.begin_life(10**9 + host.starts)
+    state.begin_lifetime(10**9 + host.starts)
     host.engine.store.checkpoint(state)
     world.restart(index)
 

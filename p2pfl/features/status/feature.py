@@ -148,7 +148,7 @@ class Display:
         return Vitals(
             member=self.roster.own,
             counter=0,
-            life=core.life.name,
+            life=core.lifetime.name,
             phase=word(line.phase),
             rounds=line.rounds,
             accuracy=figure(line.accuracy),

@@ -204,10 +204,10 @@ class _Mdns:
         self,
         interfaces: list[Interface],
         prefix_of: Callable[[str], str | None],
-        on_found: Callable[[str, Sequence[str], int], None],
+        on_addresses: Callable[[str, Sequence[str], int], None],
     ) -> None:
         self.interfaces = interfaces
-        self._prefix_of, self._on_found = prefix_of, on_found
+        self._prefix_of, self._on_addresses = prefix_of, on_addresses
         self._zeroconf: AsyncZeroconf | None = None
         self._browser: AsyncServiceBrowser | None = None
         self._resolving: dict[str, asyncio.Task[None]] = {}
@@ -280,7 +280,7 @@ class _Mdns:
             return
         info = AsyncServiceInfo(SERVICE, name)
         if info.load_from_cache(zeroconf):
-            self._on_found(prefix, info.parsed_addresses(), info.port or 0)
+            self._on_addresses(prefix, info.parsed_addresses(), info.port or 0)
             return
         others = [other for other in self._resolving if other.startswith(prefix)]
         if name.lower() not in others and len(others) < MOST_LOOKUPS:
@@ -289,7 +289,7 @@ class _Mdns:
 
     async def _resolve(self, zeroconf: Zeroconf, info: AsyncServiceInfo, prefix: str) -> None:
         if await info.async_request(zeroconf, 1000 * RESOLVE_S):
-            self._on_found(prefix, info.parsed_addresses(), info.port or 0)
+            self._on_addresses(prefix, info.parsed_addresses(), info.port or 0)
 
 
 def _senders(interface: Interface) -> list[str]:

@@ -295,7 +295,7 @@ async def hand(
 async def _reach(
     known: Sequence[tuple[Member, list[str]]], act: Callable[[str, bytes], Awaitable[Result]], *, enough: int
 ) -> tuple[dict[str, Result], dict[str, str]]:
-    """Visit members at their places until there are `enough` answers; return answers and failures by name."""
+    """Dial members at their places until there are `enough` answers; return answers and failures by name."""
     answers: dict[str, Result] = {}
     failures: dict[str, str] = {}
     there = [(member, places) for member, places in known if places][:MOST_TRIES]

@@ -226,7 +226,7 @@ def _result(state: Path) -> dict[str, Any] | None:
     from p2pfl.reporting.status import NodeResult  # noqa: PLC0415 - `--help` stays instant
 
     try:
-        result = _told(read_file(state / RESULT_FILE, MOST_BYTES), NodeResult)
+        result = _fields_of(read_file(state / RESULT_FILE, MOST_BYTES), NodeResult)
     except UserError:
         return None
     if not frozenset({"node", "rounds"}) <= result.keys():
@@ -242,7 +242,7 @@ def scores_of(said: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in ordered.items() if value is not None}
 
 
-def _told(content: bytes, form: type[Struct]) -> dict[str, Any]:
+def _fields_of(content: bytes, form: type[Struct]) -> dict[str, Any]:
     """Return the fields of a JSON object that are those of `form`, empty if it is none."""
     try:
         fields = read_json(content)
@@ -257,7 +257,7 @@ def ask(place: PageAddress, path: str, form: type[Struct], *needed: str) -> dict
     request = Request(f"http://{place.netloc}{path}", headers=headers)
     try:
         with build_opener(ProxyHandler({})).open(request, timeout=TIMEOUT_S) as answer:
-            said = _told(answer.read(MOST_BYTES), form)
+            said = _fields_of(answer.read(MOST_BYTES), form)
     except HTTPError as error:
         return NO_TOKEN if error.code == 401 else f"{NOT_A_NODE}: HTTP {error.code}"
     except URLError as error:

@@ -3,7 +3,7 @@
 A statement is signed together with a domain text and the federation's id. All but two name their set-up: `Keys` begins
 with a number that only grows, and the digest of a `SetupOpening` is the id of the set-up that it opens. Sets of
 members travel as bits, the lowest member in the lowest bit of the first byte. Here are also the settings, which all
-members have in common, and the effects: what the sums ask of whoever drives them, in this order.
+members have in common, and the effects: what the caller is to do, in this order.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class SlotTally:
     shares: dict[int, dict[int, bytes]] = field(default_factory=dict)
     """The shares revealed of each member, by holder."""
     news: set[int] = field(default_factory=set)
-    """The members of whom something was revealed that nobody has looked at yet."""
+    """The members with revealed secrets or shares that nobody has looked at yet."""
 
     @property
     def certified(self) -> MemberList | None:

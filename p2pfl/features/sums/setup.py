@@ -235,7 +235,7 @@ class SumSetup:
         return None if rebuilt is None else rebuilt.to_bytes(KEY_BYTES, "little")
 
     def needs(self, members: Collection[int]) -> Iterator[tuple[int, bool]]:
-        """The members of whom a secret is needed to unmask this sum: those in it, and partners of those who are not."""
+        """Yield the members whose secrets unmask this sum: those in it (True), and others who have partners in it."""
         for member in sorted(self.roster):
             if member in members or any(partner in members for partner in self.partners[member]):
                 yield member, member in members

@@ -570,7 +570,7 @@ class _Secrets:
         tally.news.clear()
 
     def liar(self, tally: SlotTally) -> int | None:
-        """Return a member of whom so many shares were revealed that honest holders' are among them, all in vain."""
+        """Return a member whose shares give no right secret, although enough honest holders have revealed theirs."""
         settings = self._setup.settings
         for member in self.lacking:
             revealed = len(tally.shares.get(member, {}).keys() & set(self._setup.partners[member]))

@@ -191,13 +191,13 @@ def row_gradients(
 ) -> RowGradients:
     """Choose the fastest method that works for this module. `trial` has the inputs and targets of a few rows."""
     layers = _chain(module, parameters)
-    ways: list[Callable[[], RowGradients]] = [partial(Vectorized, module, parameters, loss, device)]
+    makers: list[Callable[[], RowGradients]] = [partial(Vectorized, module, parameters, loss, device)]
     if layers is not None:
-        ways.insert(0, partial(LayerChain, layers, parameters, loss, device))
+        makers.insert(0, partial(LayerChain, layers, parameters, loss, device))
     was_training = module.training
     module.train()
     try:
-        for make in ways:
+        for make in makers:
             try:
                 way = make()
                 way.clipped_sum(*trial, 1.0)

@@ -82,25 +82,28 @@ def arrays_bytes(*, nodes: int, edges: int, size: int, in_step: bool, replicas: 
 
 def refuse_too_large(needed: int, *, nodes: int, edges: int, size: int, root: Path = Path("/")) -> None:
     """Raise UserError, saying what to change, if so many bytes exceed the available memory and that is known."""
-    available = available_bytes(root)
-    if available is None or needed <= available * USABLE_SHARE:
-        return
-    raise UserError(
-        f"{nodes} nodes with {edges} edges and a model of {size} parameters need about {_gigabytes(needed)}; "
-        f"{_gigabytes(available)} of memory are available",
-        key="memory",
-        allowed="fewer nodes, a graph of lower degree, a smaller model, or a machine with more memory",
-    )
+    what = f"{nodes} nodes with {edges} edges and a model of {size} parameters need about"
+    allowed = "fewer nodes, a graph of lower degree, a smaller model, or a machine with more memory"
+    _refuse(needed, what, root, key="memory", allowed=allowed)
+
+
+def refuse_data(needed: int, root: Path = Path("/")) -> None:
+    """Refuse data that were read, but cannot be put together: they are copied once. Raises UserError."""
+    allowed = "fewer rows or nodes, or a machine with more memory"
+    _refuse(needed, "the nodes' data, put together, need another", root, key="memory", allowed=allowed)
 
 
 def check_count(nodes: int, *, each: int = DESCRIBED_BYTES_PER_NODE, root: Path = Path("/")) -> None:
     """Refuse nodes that cannot fit at `each` so many bytes, before any is made. Raises UserError: need, available."""
-    needed = BASE_BYTES + nodes * each
+    allowed = "fewer nodes, or a machine with more memory"
+    _refuse(BASE_BYTES + nodes * each, "so many need at least", root, key="--nodes", value=nodes, allowed=allowed)
+
+
+def _refuse(needed: int, what: str, root: Path, **where: Any) -> None:
     available = available_bytes(root)
     if available is not None and needed > available * USABLE_SHARE:
-        text = f"so many need {_gigabytes(needed)} at least; {_gigabytes(available)} of memory are available"
-        allowed = "fewer nodes, or a machine with more memory"
-        raise UserError(text, key="--nodes", value=nodes, allowed=allowed)
+        there = f"{_gigabytes(available)} of memory are available"
+        raise UserError(f"{what} {_gigabytes(needed)}; {there}", **where)
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,9 @@ PARTS_NAMED = 4
     epilog="\b\nExamples:\n  p2pfl check ward-7\n  p2pfl check ward-7 --all\n  p2pfl check ward-7 --format json"
 )
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
-@click.option("--all", "in_full", is_flag=True, help="Also show tables, how much the nodes' data differ, and noise.")
+@click.option(
+    "--all", "in_full", is_flag=True, help="Also show tables, how much the nodes' data differ, noise, arrays."
+)
 @format_option("table", "json")
 def check(federation: Path, form: Form, *, in_full: bool) -> int:
     """Find every mistake in a federation, and say what a run would cost.
@@ -49,7 +53,7 @@ def check(federation: Path, form: Form, *, in_full: bool) -> int:
     graph, the rule and the traffic. Exits with 2 if there is a mistake, with 3 if the only one is a graph that is not
     connected.
     """
-    from p2pfl.cli.main import exit_code  # noqa: PLC0415 - the commands are imported by it
+    from p2pfl.cli.main import ENTRY_POINTS, exit_code  # noqa: PLC0415 - the commands are imported by it
 
     described, mistakes = read_federation(federation)
     report: dict[str, Any] = {}
@@ -58,7 +62,7 @@ def check(federation: Path, form: Form, *, in_full: bool) -> int:
     inspected: Inspected | None = None
     if described is not None:
         inspected = Inspected(compacted(described), mistakes, warnings)
-        checks = checks_of(mixing := MixingCheck())
+        checks = [*checks_of(mixing := MixingCheck()), *(_joined_checks(ENTRY_POINTS) if in_full else ())]
         report = _survey(inspected, checks, mixing)
     rows = [{key: getattr(one, key) for key in OF_A_MISTAKE} for one in mistakes[:MOST_MISTAKES]]
     report |= {"warnings": warnings, "mistakes": rows}
@@ -75,6 +79,13 @@ def check(federation: Path, form: Form, *, in_full: bool) -> int:
                 one.show(report[one.part])
     show_mistakes(mistakes)
     return min((exit_code(mistake) for mistake in mistakes), default=0)
+
+
+def _joined_checks(group: str) -> list[Check]:
+    """Return the checks that other packages declare beside the commands that they add: they take time."""
+    modules = [import_module(name) for name in sorted({entry.module for entry in entry_points(group=group)})]
+    places = [declared.partition(":") for module in modules if (declared := vars(module).get("CHECKS"))]
+    return [getattr(import_module(place), name)() for place, _, name in places]
 
 
 def _survey(inspected: Inspected, checks: Sequence[Check], mixing: MixingCheck) -> dict[str, Any]:

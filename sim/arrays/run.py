@@ -42,6 +42,7 @@ from sim.network import latency_s as latency_s_of
 from sim.progress import RunProgress, duration
 from sim.report import cost_of, evaluated, point_of, report_of, scored
 from sim.worlds.model import WorldSpec
+from sim.worlds.settling import settle
 from sim.worlds.timeline import node_speeds
 from topologies import build_schedule
 
@@ -52,13 +53,25 @@ PASSES = 20
 
 
 def checked_bytes(setting: Setting, *, in_step: bool) -> int:
-    """Return the bytes that a run needs. Raises UserError if they are not available; on a GPU that is left to torch."""
+    """Return the bytes that a run needs, with its data, which are there. Raises UserError if the others are not
+    available; on a GPU that is left to torch.
+    """
     shape: dict[str, Any] = {"nodes": setting.nodes, "edges": len(setting.ends), "size": setting.size}
     replicas, corrected = setting.compressor is not None, len(setting.method.kept) or bool(setting.method.given)
     needed = arrays_bytes(**shape, in_step=in_step, replicas=replicas, corrected=corrected)
     if setting.device.type == "cpu":
         refuse_too_large(needed, **shape)
-    return needed
+    rows = setting.grouped.pool.rows
+    return needed + rows.inputs.nbytes + rows.targets.nbytes
+
+
+def foresee(federation: FederationConfig, data: Mapping[str, Mapping[str, Any]]) -> str:
+    """Say what a run apart will take in the usual world. Raises UserError for what arrays cannot simulate."""
+    world = settle(WorldSpec(), len(federation.members), federation.seed)
+    setting = setting_of(federation, world, data, clock="apart", device=None)
+    needed = checked_bytes(setting, in_step=False)
+    train = Rounds(setting.grouped, setting.method, setting.device, own_draws=False)
+    return foreseen(setting, train, needed, in_step=False)
 
 
 def foreseen(setting: Setting, train: Rounds, needed: int, *, in_step: bool) -> str:

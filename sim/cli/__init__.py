@@ -18,6 +18,8 @@ COMMANDS: Mapping[str, str] = {
     "plot": "A picture of reports, side by side, or of a sweep.",
 }
 """One line of help per command name, which is also the module that carries it out."""
+CHECKS = "sim.cli.check:ArraysCheck"
+"""The part of `p2pfl check --all` that the simulator brings."""
 COMPARED = 100
 COMPARISON = "comparison.png"
 SHARED = ("rounds", "partition", "compressor", "method", "seed")

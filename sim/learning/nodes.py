@@ -34,6 +34,7 @@ from p2pfl.methods import Method
 from p2pfl.reporting.measures import mean_score
 from sim.attacks import Poison
 from sim.attacks.poison import LABELED, classes_of
+from sim.federations import refuse_data
 
 Begun = tuple[int, RoundStart, int]
 """A round: the node, its start, and its number."""
@@ -59,7 +60,7 @@ class Pool:
 
 
 def pooled(sets: Sequence[Samples]) -> Pool | str:
-    """Join all sets into one pool, or say why that is impossible."""
+    """Join all sets into one pool, or say why that is impossible. Raises UserError if the memory is too small."""
     tensors = [samples for samples in sets if isinstance(samples, TensorSamples)]
     if len(tensors) < len(sets):
         return "a node reads its data row by row"
@@ -79,6 +80,7 @@ def pooled(sets: Sequence[Samples]) -> Pool | str:
 def _joined(sets: list[TensorSamples]) -> TensorSamples:
     if len(sets) == 1:
         return sets[0]
+    refuse_data(sum(samples.inputs.nbytes + samples.targets.nbytes for samples in sets))
     return TensorSamples(torch.cat([s.inputs for s in sets]), torch.cat([s.targets for s in sets]))
 
 

@@ -315,6 +315,15 @@ def test_privacy_is_the_noise_and_the_epsilon_of_each_node_that_is_here(p2pfl, w
     assert f"{rows['node0']['epsilon']:.4g}" in shown.out
 
 
+def test_in_full_it_says_what_a_simulation_as_arrays_takes_or_why_there_is_none(p2pfl, ward, change):
+    in_full = "check", ward, "--all", "--format", "json"
+    takes = report_of(p2pfl(*in_full))["arrays"]["takes"]
+    assert re.fullmatch("about .* of CPU for the rounds, .* MB of memory", takes)
+    change("federation.toml", 'rule = "mean"', 'rule = "hampel:b=1"')
+    refused = report_of(p2pfl(*in_full))["arrays"]["refused"]
+    assert "gossip.rule: arrays cannot simulate this (found 'hampel:b=1'); allowed: mean; or --clock in-step" in refused
+
+
 def test_check_says_where_a_budget_has_not_begun(p2pfl, ward, change):
     with_privacy(change, 'noise = 1.5\ndelta = 1e-4\naccountant = "rdp"')
     assert f"p2pfl privacy begin {ward}\n" in p2pfl("check", ward).out

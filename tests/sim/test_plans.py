@@ -20,7 +20,6 @@ from p2pfl.reporting import NodeReport, Report, Statistic
 from sim import (
     PlanWishes,
     RunOutcome,
-    _figure,
     check_place,
     check_wishes,
     find_graphs,
@@ -221,11 +220,6 @@ def test_the_table_fits_on_a_page(tmp_path, pretend, monkeypatch):
     assert "nnm+trimmed-mean" in result.stdout
     assert "rotate+sign" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 110
-
-
-def test_a_model_that_diverged_is_called_so():
-    assert _figure(1e30) == "diverged"
-    assert _figure(0.51234) == "0.512"
 
 
 def test_the_winner_has_no_values_of_an_earlier_plan_in_its_folder(tmp_path, pretend):

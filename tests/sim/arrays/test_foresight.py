@@ -43,8 +43,15 @@ def test_what_does_not_fit_is_refused_with_the_need_and_what_there_is(monkeypatc
         simulate(federation, arrays=True, references=False)
 
 
+def test_data_that_cannot_be_put_together_say_how_much_they_need(monkeypatch):
+    federation = describe(nodes=4, rounds=1)
+    monkeypatch.setattr("sim.federations.available_bytes", lambda _root: 300_000)
+    with pytest.raises(UserError, match=r"data, put together, need another 0\.0 GB; 0\.0 GB of memory are available"):
+        simulate(federation, arrays=True, references=False)
+
+
 def test_a_hundred_thousand_nodes_are_refused_to_the_exact_simulator_alone(monkeypatch):
     monkeypatch.setattr("sim.federations.available_bytes", lambda _root: 5_000_000_000)
     check_count(100_000)
-    with pytest.raises(UserError, match=r"15\.3 GB at least"):
+    with pytest.raises(UserError, match=r"at least 15\.3 GB"):
         check_count(100_000, each=OBJECT_BYTES_PER_NODE)

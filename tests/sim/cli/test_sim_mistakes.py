@@ -58,7 +58,7 @@ def test_a_number_out_of_range_is_refused_with_its_option(p2pfl, unused, options
     assert f"'{options[0]}'" in outcome.err
 
 
-@pytest.mark.parametrize("option", ["--replay", "--workers", "--limit-s", "--plot"])
+@pytest.mark.parametrize("option", ["--replay", "--workers", "--limit-s", "--plot", "--no-batching"])
 def test_an_option_that_is_gone_says_what_to_use(p2pfl, unused, option):
     outcome = p2pfl("sim", "run", option, "2")
     assert outcome.code == 2
@@ -89,12 +89,6 @@ def test_a_partition_of_a_task_that_has_none_is_refused(p2pfl, ward):
     outcome = p2pfl("sim", "run", ward(), "--partition", "iid")
     assert (outcome.code, outcome.out) == (2, "")
     assert "partition" in outcome.err
-
-
-def test_an_unknown_command_suggests_the_nearest(p2pfl):
-    outcome = p2pfl("sim", "swep")
-    assert outcome.code == 2
-    assert "Did you mean 'sweep'?" in outcome.err
 
 
 @pytest.mark.long

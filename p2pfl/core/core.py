@@ -35,7 +35,7 @@ from p2pfl.core.rounds import Mixing, Rounds
 from p2pfl.core.settings import ALWAYS, NEVER, Facts, Phase, Settings, Turns, degree_of
 
 
-class Course:
+class Algorithm:
     """Handles events and returns effects; it has no I/O and no clock of its own.
 
     The driver carries out the effects: it answers `StartRound` with RoundTrained or RoundRefused, and `CommitRound`
@@ -131,7 +131,7 @@ class Course:
         return {peer: edge.line.reputation.view(now) for peer, edge in self.edges.items()}
 
 
-class Core(Course):
+class Core(Algorithm):
     """The decisions of one node.
 
     `turns` gives the rounds in which an edge is used, for each edge not used in all of them; `memory` is the state on

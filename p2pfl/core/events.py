@@ -260,7 +260,7 @@ class CommitRound(Struct, frozen=True, kw_only=True, gc=False):
 class Bootstrap(Struct, frozen=True, kw_only=True, gc=False):
     """Replace the model by the coordinate median of the replicas of `peers`. -> Bootstrapped
 
-    Without `peers`, it is replaced by the result of the next round, which a course has brought from elsewhere.
+    Without `peers`, it is replaced by the result of the next round, which another algorithm has brought.
     `rounds` and `elapsed_s` are the counts from which the node goes on; None keeps the node's own.
     """
 

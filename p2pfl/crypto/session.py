@@ -117,10 +117,10 @@ class Initiator(_Steps):
         federation: FederationBinding,
         *,
         ephemeral: PrivateKey | None = None,
-        visiting: bool = False,
+        control: bool = False,
     ) -> None:
         super().__init__("first")
-        self._visiting = visiting
+        self._control = control
         if len(peer_public) != PUBLIC_BYTES or peer_public == identity.public:
             raise ValueError("a node dials the public key of another node")
         self._identity = identity
@@ -161,7 +161,7 @@ class Initiator(_Steps):
             raise HandshakeFault("another node answered than the one that was dialed")
         th2 = digest("th2", secrets.th1, c2)
         m3 = introduce(Leg.of_initiator(secrets, th2), self._identity, self._federation)
-        if responder.differences and not self._visiting:
+        if responder.differences and not self._control:
             raise FederationMismatch(responder.public, responder.differences, farewell=m3)
         self._keys = _session_keys(secrets, th2, m3, peer_public=responder.public, initiating=True)
         self._next = "complete"

@@ -449,7 +449,7 @@ class Engine:
 
     def _bootstrap(self, op: Bootstrap) -> Outcome:
         """Replace the model by the coordinate median of the neighbors' replicas, and what they have shown without them
-        by the mean of that; or by what a course has brought.
+        by the mean of that; or by what another algorithm has brought.
         """
         given = None if op.peers else self.outcomes.get_nowait()
         gathering, self.gathering = self.gathering, None

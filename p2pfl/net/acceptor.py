@@ -41,7 +41,7 @@ SLICE_BYTES = 2**11
 NETWORK_BITS = 64
 """The length of an IPv6 network prefix: a peer with one address controls its whole network."""
 MOST_CONTROL = 8
-"""The maximum number of simultaneous visitors about the charter; each may bring a MiB."""
+"""The maximum number of simultaneous control connections; each may bring a MiB."""
 CONTROL_PER_S, CONTROL_BURST = 0.5, 16.0
 """The limit on visits: from unlisted peers in one group of addresses, and from one member that asks for no session or
 may not have one.
@@ -67,7 +67,7 @@ class PendingConnections:
         self.turned_away = 0
         self._rooms: dict[ConnectionStage, dict[ConnectionGate, None]] = {stage: {} for stage in ConnectionStage}
         self._handshakes: dict[str, TokenBucket] = {}
-        self._visits: dict[str, TokenBucket] = {}
+        self._control: dict[str, TokenBucket] = {}
         self.time = CpuQuota()
         self.expect(neighbors)
 
@@ -91,7 +91,7 @@ class PendingConnections:
         that, from the most crowded one.
         """
         room = self._rooms[stage]
-        most = MOST_CONTROL if stage is ConnectionStage.VISITING else self.limits.pending
+        most = MOST_CONTROL if stage is ConnectionStage.CONTROL else self.limits.pending
         by_group = Counter(other.group for other in room)
         if by_group[gate.group] >= self.limits.pending_per_address:
             self._turn_away(room, gate.group)
@@ -107,7 +107,7 @@ class PendingConnections:
         handshakes = partial(TokenBucket, per_s, tokens=burst, burst=burst)
         if stage is ConnectionStage.ADDRESSED and not self._may(self._handshakes, gate.group, handshakes):
             raise PeerFault("more handshakes from one address than all neighbors together would begin")
-        if stage is ConnectionStage.VISITING and not self._may(self._visits, gate.group, control_bucket):
+        if stage is ConnectionStage.CONTROL and not self._may(self._control, gate.group, control_bucket):
             raise PeerFault("more visits from one address than the charter can have news for")
         self.leave(gate)
         self.enter(gate, stage)

@@ -64,9 +64,9 @@ class DialError(Enum):
 class UnreachedError(GoneError):
     """Nothing was reached. `remedy` says what to do; it is empty if that depends on what runs there."""
 
-    def __init__(self, hurdle: DialError, text: str, remedy: str = "") -> None:
+    def __init__(self, kind: DialError, text: str, remedy: str = "") -> None:
         super().__init__(f"{text}: {remedy}" if remedy else text)
-        self.hurdle, self.text, self.remedy = hurdle, text, remedy
+        self.kind, self.text, self.remedy = kind, text, remedy
 
 
 def of_socket(error: OSError, host: str, what: str = "") -> UnreachedError:

@@ -161,11 +161,11 @@ class ExtensionChannels:
 
         With `if_free`, send it only if nothing else is waiting.
         """
-        sides = self._sessions.get(peer)
+        channels = self._sessions.get(peer)
         return (
-            sides is not None
-            and channel.name in sides.open
-            and sides.link.say(channel.pack(message), channel, if_free=if_free)
+            channels is not None
+            and channel.name in channels.open
+            and channels.link.say(channel.pack(message), channel, if_free=if_free)
         )
 
     def handle_offer(self, link: ChannelLink, offer: Offer) -> None:
@@ -179,14 +179,14 @@ class ExtensionChannels:
 
     def handle_message(self, link: ChannelLink, message: Side | Unknown) -> None:
         """Hand a message to its handler. Raises PeerFault if no honest node sends such a message, or so many."""
-        sides, now = self._sessions.get(link.peer), asyncio.get_running_loop().time()
-        if sides is None or sides.link is not link:
+        channels, now = self._sessions.get(link.peer), asyncio.get_running_loop().time()
+        if channels is None or channels.link is not link:
             raise PeerFault("a message on an extension channel before any was offered")
         name = message.channel if isinstance(message, Side) else f"type {message.code}"
-        bucket = sides.open.get(name)
+        bucket = channels.open.get(name)
         if bucket is None or isinstance(message, Unknown):
             self.dropped[name if name in self.dropped or len(self.dropped) < MOST_OFFERS else "others"] += 1
-            if sides.vain.take(now) > 0.0:
+            if channels.vain.take(now) > 0.0:
                 raise PeerFault("more messages on channels that this node does not have than an honest node sends")
             return
         if bucket.take(now) > 0.0:
@@ -195,10 +195,10 @@ class ExtensionChannels:
         self._carry(link.peer, name, lambda handler: handler.hear(link.peer, content))
 
     def ended(self, link: ChannelLink) -> None:
-        sides = self._sessions.get(link.peer)
-        if sides is not None and sides.link is link:
+        channels = self._sessions.get(link.peer)
+        if channels is not None and channels.link is link:
             del self._sessions[link.peer]
-            for name in sides.open:
+            for name in channels.open:
                 self._carry(link.peer, name, lambda handler: handler.closed(link.peer))
 
     def _carry(self, peer: int, name: str, act: Callable[[Handler], object]) -> None:
@@ -219,7 +219,7 @@ class ExtensionChannels:
 
     def _close(self, peer: int, name: str) -> None:
         """Close a channel with one neighbor. The handler is told to forget the neighbor, if it still can."""
-        sides = self._sessions.get(peer)
-        if sides is not None and sides.open.pop(name, None) is not None:
+        channels = self._sessions.get(peer)
+        if channels is not None and channels.open.pop(name, None) is not None:
             with suppress(Exception):
                 self._handled[name].handler.closed(peer)

@@ -86,7 +86,7 @@ NOBODY = bytes(BOOT_BYTES)
 
 
 class Charters(Protocol):
-    """The node's charter, as seen by visits."""
+    """The node's charter, as control connections see it."""
 
     @property
     def version(self) -> int:
@@ -118,9 +118,9 @@ async def receive(
     listed: bool,
     first: Notice | None = None,
 ) -> NoReturn:
-    """Let a visitor hand over a charter or ask for one; always ends in GoneError or a PeerFault.
+    """Let a control connection bring a charter or ask for one; always ends in GoneError or a PeerFault.
 
-    `refusal` is raised if the visitor does neither. `first` is the notice that it has already sent.
+    `refusal` is raised if it does neither. `first` is the notice that it has already sent.
     """
     otherwise = refusal or PeerFault("neither a greeting nor a word about the charter")
     try:
@@ -250,8 +250,8 @@ class Greeter:
     def __post_init__(self) -> None:
         self.boot = os.urandom(BOOT_BYTES)
         self._tickets = itertools.count(1)
-        self._visits: dict[int, TokenBucket] = {}
-        """A limit on visits for each member: strangers at a member's address cannot use it up."""
+        self._control: dict[int, TokenBucket] = {}
+        """A limit on control connections for each member: strangers at a member's address cannot use it up."""
 
     def key_of(self, peer: int) -> bytes | None:
         """Return a member's public key; None if it is no longer listed."""
@@ -297,24 +297,24 @@ class Greeter:
             raise
         if session.peer_public in self.members:
             self._recognize(line, session.peer_public)
-        advance(ConnectionStage.PROVEN if responder.refusal is None else ConnectionStage.VISITING)
+        advance(ConnectionStage.PROVEN if responder.refusal is None else ConnectionStage.CONTROL)
         if self.charters is None:
             greeting = await hear(line, session)
         else:
-            greeting = await self._greeting_or_visit(line, session, self.charters, responder.refusal)
+            greeting = await self._greeting_or_charter(line, session, self.charters, responder.refusal)
         if line.peer not in self.neighbors:
             await line.send(session.seal(self._notice(Word.NO_EDGE).pack()))
             no_edge = SealedFault("listed, but not a neighbor in this topology")
-            if self.charters is not None and self._may_visit(line):
+            if self.charters is not None and self._takes_control(line):
                 await receive(line, session, self.charters, no_edge, listed=True)
             raise no_edge
         await line.send(session.seal(self._notice(Word.GREETING).pack()))
         return self._candidate(line, session, line.peer, greeting)
 
-    async def _greeting_or_visit(
+    async def _greeting_or_charter(
         self, line: Line, session: Session, charters: Charters, refusal: HandshakeFault | None
     ) -> Notice:
-        """Return the greeting of a peer that may have a session; any other, or one that asks for none, may visit."""
+        """Return the greeting of a peer that may have a session; else, or at its wish, exchange the charter."""
         listed = session.peer_public in self.members
         try:
             first = await hear(line, session)
@@ -323,7 +323,7 @@ class Greeter:
                 raise refusal from None
             raise
         if first.word is not Word.GREETING:
-            if refusal is None and not self._may_visit(line):
+            if refusal is None and not self._takes_control(line):
                 raise SealedFault("more visits of one member than the charter can have news for")
             await receive(line, session, charters, refusal, listed=listed, first=first)
         if refusal is None:
@@ -333,11 +333,11 @@ class Greeter:
             await receive(line, session, charters, refusal, listed=False)
         raise refusal
 
-    def _may_visit(self, line: Line) -> bool:
-        """Count a visit by this member; return True if it visits rarely enough."""
+    def _takes_control(self, line: Line) -> bool:
+        """Count a control connection of this member; return True if they are rare enough."""
         if line.peer is None:
             return False
-        bucket = self._visits.setdefault(line.peer, control_bucket())
+        bucket = self._control.setdefault(line.peer, control_bucket())
         return bucket.take(asyncio.get_running_loop().time()) == 0.0
 
     def _notice(self, word: Word) -> Notice:

@@ -123,7 +123,7 @@ class Shared:
     max_body_bytes: int
     name_of: Callable[[int], str]
     on_alarm: OnAlarm
-    sides: ExtensionChannels
+    extensions: ExtensionChannels
     rate: SendingRate = field(default_factory=SendingRate)
     """The bounds on what this node sends."""
     parts: KeptParts = field(init=False)
@@ -339,7 +339,7 @@ class PeerLink:
         """
         if self._ended.is_set() or (if_free and not self._outbox.idle.is_set()):
             return False
-        return self._outbox.put_aside(message, channel.most_waiting)
+        return self._outbox.put_extension(message, channel.most_waiting)
 
     async def drain(self) -> None:
         """Wait until the queue is empty or the session has ended."""
@@ -361,7 +361,7 @@ class PeerLink:
         self._ended.set()
         self._shared.parts.keep(self.peer, self._inbox.close())
         self._outbox.close()
-        self._shared.sides.ended(self)
+        self._shared.extensions.ended(self)
         self._owner.ended(self, reason)
 
     async def run(self) -> None:
@@ -446,7 +446,7 @@ class PeerLink:
 
     @property
     def _offer(self) -> Offer:
-        return Offer(least=LEAST_VERSION, most=PROTOCOL_VERSION, channels=self._shared.sides.names)
+        return Offer(least=LEAST_VERSION, most=PROTOCOL_VERSION, channels=self._shared.extensions.names)
 
     async def _send(self, message: Message | Side | Receipt) -> None:
         if isinstance(message, Request) and message.digest != self._asked:
@@ -516,7 +516,7 @@ class PeerLink:
         if isinstance(message, Side | Unknown | PartHeld | Receipt):
             try:
                 if isinstance(message, Side | Unknown):
-                    self._shared.sides.handle_message(self, message)
+                    self._shared.extensions.handle_message(self, message)
                 else:
                     self._bodies.hear(message, asyncio.get_running_loop().time(), self._shared.limits.drain_s)
             except PeerFault as fault:
@@ -537,7 +537,7 @@ class PeerLink:
         if version < max(offer.least, LEAST_VERSION):
             raise OtherVersionError(f"the peer speaks protocol versions {offer.least} to {offer.most}")
         self._version = version
-        self._shared.sides.handle_offer(self, offer)
+        self._shared.extensions.handle_offer(self, offer)
 
     def _blame(self, fault: PeerFault) -> None:
         if self._ended.is_set():

@@ -53,7 +53,7 @@ class Tasks:
         self.dials: dict[int, asyncio.Task[None]] = {}
         """Dials by neighbor."""
         self.hours: set[asyncio.Task[None]] = set()
-        self.visits: set[asyncio.Task[None]] = set()
+        self.arrivals: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Work) -> asyncio.Task[None] | None:
         """Start a task; None if the node is already stopping because of a bug elsewhere."""
@@ -73,7 +73,7 @@ class Tasks:
 
 
 FOR_PEOPLE = (DialError.CERTIFICATE, DialError.PROXY, DialError.NAME)
-"""The hurdles that do not go away by themselves: a person must do something."""
+"""The errors that do not go away by themselves: a person must do something."""
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None] | None]
 
 
@@ -191,7 +191,7 @@ class Dialer:
                 place.dial = Dial(scope)
                 await self._connect(peer, place.dial, way)
             self._silent.discard(peer)
-            self._hindered = {hurdle for hurdle in self._hindered if hurdle[0] != peer}
+            self._hindered = {case for case in self._hindered if case[0] != peer}
         except (GoneError, TimeoutError) as error:
             self._report_silence(peer, way, error)
         except PeerFault as fault:
@@ -241,9 +241,9 @@ class Dialer:
     def _report_silence(self, peer: int, way: DialPath, error: Exception) -> None:
         place = self.table.places.get(peer)
         level = DEBUG if peer in self._silent or place is None or place.link else INFO
-        hurdle = (peer, error.remedy) if isinstance(error, UnreachedError) and error.hurdle in FOR_PEOPLE else None
-        if hurdle is not None and hurdle not in self._hindered and way == self.route(peer).configured:
-            self._hindered.add(hurdle)
+        case = (peer, error.remedy) if isinstance(error, UnreachedError) and error.kind in FOR_PEOPLE else None
+        if case is not None and case not in self._hindered and way == self.route(peer).configured:
+            self._hindered.add(case)
             level = WARNING
         self._silent.add(peer)
         name = self.shared.name_of(peer)
@@ -265,30 +265,30 @@ class Reception:
     shared: Shared
     spawn: Spawn
 
-    def meet(self, line: Line, visit: Arrival) -> asyncio.Task[None] | None:
-        return self.spawn(visit.work(self._serve(line, visit)))
+    def meet(self, line: Line, arrival: Arrival) -> asyncio.Task[None] | None:
+        return self.spawn(arrival.work(self._serve(line, arrival)))
 
-    async def _serve(self, line: Line, visit: Arrival) -> None:
+    async def _serve(self, line: Line, arrival: Arrival) -> None:
         link: PeerLink | None = None
         try:
-            async with asyncio.timeout_at(visit.ends_at):
-                link = await self.table.admit(await self.greeter.answer(line, visit.advance))
+            async with asyncio.timeout_at(arrival.ends_at):
+                link = await self.table.admit(await self.greeter.answer(line, arrival.advance))
         except TimeoutError:
-            self.refusals.mention(line.peer, "%s took too long to become a session", visit.address)
+            self.refusals.mention(line.peer, "%s took too long to become a session", arrival.address)
         except (GoneError, OSError) as gone:
-            self.refusals.mention(line.peer, "%s left before the session: %s", visit.address, gone)
+            self.refusals.mention(line.peer, "%s left before the session: %s", arrival.address, gone)
         except PeerFault as fault:
             if line.relay is not None and not is_proven(fault):
                 line.doubt(str(fault))
-                self.refusals.mention(line.peer, "a line from %s: %s", visit.address, fault)
+                self.refusals.mention(line.peer, "a line from %s: %s", arrival.address, fault)
                 await line.close(self.shared.limits.close_s)
                 return
-            who = visit.address if line.peer is None else f"{self.shared.name_of(line.peer)} from {visit.address}"
+            who = arrival.address if line.peer is None else f"{self.shared.name_of(line.peer)} from {arrival.address}"
             self.refusals.note(line.peer, who, fault)
         if link is None:
             await line.close(self.shared.limits.close_s)
             return
-        visit.admit()
+        arrival.admit()
         await link.finished.wait()
 
 
@@ -342,7 +342,7 @@ class Links:
     ) -> None:
         limits, watcher = limits or Limits(), watcher or Watcher()
         self.counters = Counters.of(index for index in membership.members.values() if index != membership.own_index)
-        self.sides = ExtensionChannels(name_of=watcher.name_of, on_alarm=watcher.on_alarm)
+        self.extensions = ExtensionChannels(name_of=watcher.name_of, on_alarm=watcher.on_alarm)
         """The extension channels; features add theirs before the socket is bound."""
         executor = ThreadPoolExecutor(SEALING_THREADS, thread_name_prefix="p2pfl-seal")
         shared = self._shared = Shared(
@@ -354,7 +354,7 @@ class Links:
             max_body_bytes=max_body_bytes,
             name_of=watcher.name_of,
             on_alarm=watcher.on_alarm,
-            sides=self.sides,
+            extensions=self.extensions,
             rate=SendingRate(limits.max_kbit_s),
         )
         self._greeter = greeter = Greeter(
@@ -381,7 +381,7 @@ class Links:
         self._transport.expect(len(membership.neighbors))
         self._listen = parse_address(listen, "listen")
         self._reception = Reception(
-            greeter=greeter, table=self._table, refusals=refusals, shared=shared, spawn=self._visit
+            greeter=greeter, table=self._table, refusals=refusals, shared=shared, spawn=self._track_arrival
         )
         self._dialer = Dialer(
             greeter=greeter,
@@ -518,7 +518,7 @@ class Links:
             if self._tasks.sessions:
                 await asyncio.wait(self._tasks.sessions, timeout=2 * self._shared.limits.close_s)
         finally:  # a node may be cancelled while it closes
-            for task in self._tasks.sessions | self._tasks.visits:
+            for task in self._tasks.sessions | self._tasks.arrivals:
                 task.cancel()
             self._shared.executor.shutdown(wait=False, cancel_futures=True)
             await self._transport.close()
@@ -526,8 +526,8 @@ class Links:
     def _run(self, link: PeerLink) -> None:
         self._tasks.track(link.run(), self._tasks.sessions)
 
-    def _visit(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
-        return self._tasks.track(work, self._tasks.visits)
+    def _track_arrival(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
+        return self._tasks.track(work, self._tasks.arrivals)
 
 
 def _parse_addresses(dial: Mapping[int, str | None], name_of: Callable[[int], str]) -> dict[int, Address]:

@@ -214,7 +214,7 @@ class Outbox:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._waiting: deque[Message] = deque()
-        self._aside: deque[Side] = deque()
+        self._extensions: deque[Side] = deque()
         """Extension messages, sent when no gossip is waiting."""
         self._receipt: Receipt | None = None
         self._filled = asyncio.Event()
@@ -245,11 +245,11 @@ class Outbox:
         self.idle.clear()
         return True
 
-    def put_aside(self, message: Side, most: int) -> bool:
+    def put_extension(self, message: Side, most: int) -> bool:
         """Queue a extension message; return False if `most` messages of its channel are already waiting."""
-        if self._closed or sum(other.channel == message.channel for other in self._aside) >= most:
+        if self._closed or sum(other.channel == message.channel for other in self._extensions) >= most:
             return False
-        self._aside.append(message)
+        self._extensions.append(message)
         self._filled.set()
         self.idle.clear()
         return True
@@ -264,7 +264,7 @@ class Outbox:
         """Wait for the next message; None once closed. `now` is when the previous message had been sent."""
         if self._repeat_at == float("inf"):
             self._repeat_at = now + max(LEAST_REPEAT_S, REPEAT_MULTIPLE * (now - self._begun_s))
-        if not (self._waiting or self._aside or self._receipt or self._closed):
+        if not (self._waiting or self._extensions or self._receipt or self._closed):
             self.idle.set()
             self._filled.clear()
             await self._filled.wait()
@@ -273,7 +273,7 @@ class Outbox:
             return receipt
         if self._waiting:
             return self._waiting.popleft()
-        return self._aside.popleft() if self._aside else None
+        return self._extensions.popleft() if self._extensions else None
 
     def begin(self, message: Message | Side | Receipt, now: float) -> None:
         """Record that the message is being sent."""
@@ -289,7 +289,7 @@ class Outbox:
         """Drop the queued messages."""
         self._closed = True
         self._waiting.clear()
-        self._aside.clear()
+        self._extensions.clear()
         self._receipt = None
         self._filled.set()
         self.idle.set()

@@ -100,7 +100,7 @@ class ConnectionStage(IntEnum):
     """The connection speaks WebSocket."""
     ADDRESSED = 2
     """The first handshake message was meant for this node, so the peer knows our public key."""
-    VISITING = 3
+    CONTROL = 3
     """The peer's key may not have a session, and may at most exchange the charter."""
     PROVEN = 4
     """The peer is a member of the federation."""
@@ -451,24 +451,24 @@ class Arrival(Protocol):
 
     @property
     def address(self) -> str:
-        """The address from which the visit comes."""
+        """The address from which the line comes."""
         ...
 
     @property
     def ends_at(self) -> float:
-        """When the visit must have become a session, on the loop's clock."""
+        """When the line must have become a session, on the loop's clock."""
         ...
 
     def advance(self, stage: ConnectionStage) -> None:
-        """Move the visit to a stage. Raises PeerFault if there is no place for it."""
+        """Move the line to a stage. Raises PeerFault if there is no place for it."""
         ...
 
     def admit(self) -> None:
-        """Let the visit stay: it is a session now."""
+        """Let the line stay: it is a session now."""
         ...
 
     def work(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """Run `work` and charge the visitor for it."""
+        """Run `work` and charge the other end for it."""
         ...
 
 

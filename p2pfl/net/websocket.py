@@ -222,7 +222,7 @@ class WebSocketTransport(Transport):
 
 PATIENCE = Limits(connect_s=3.0)
 LEARNED = ("schema", "model")
-"""Sections of a node's binding that a visitor cannot know."""
+"""Sections of a node's binding that a one-shot client cannot know."""
 Result = TypeVar("Result")
 DialThrough = Callable[[str, bytes], Awaitable[Line]]
 """Dials the member with a public key through the relay at a URL. Raises GoneError."""
@@ -232,15 +232,15 @@ class UnreachableError(P2PFLError):
     """The node does not answer, or does not answer as a node of this federation; the text says why."""
 
 
-def visitors_binding(federation: FederationConfig) -> FederationBinding:
-    """Return the binding of a visitor, which knows the federation but has not loaded its task."""
+def control_binding(federation: FederationConfig) -> FederationBinding:
+    """Return the binding of a one-shot client, which knows the federation but has not loaded its task."""
     sections = (*keys(federation), *((name, bytes(HASH_BYTES)) for name in LEARNED))
     return FederationBinding(federation_id=federation_id(federation), sections=sections)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneShotClient:
-    """An errand for one federation. `binding` need not include the model's shape, which only a node knows."""
+    """Control connections to nodes of a federation. `binding` may lack the model's shape, which only nodes know."""
 
     identity: Identity
     binding: FederationBinding
@@ -254,7 +254,7 @@ class OneShotClient:
     @classmethod
     def of(cls, federation: FederationConfig, identity: Identity, through: DialThrough | None = None) -> OneShotClient:
         relays = frozenset(federation.relays)
-        return cls(identity=identity, binding=visitors_binding(federation), through=through, relays=relays)
+        return cls(identity=identity, binding=control_binding(federation), through=through, relays=relays)
 
     async def bring(self, address: str, key: bytes, raw: bytes) -> int:
         """Hand over a charter; return the version that the node with that public key then has. It is at `address`, or
@@ -302,7 +302,7 @@ class OneShotClient:
         return await self.through(address, key)
 
     async def _shake_hands(self, line: Line, key: bytes) -> Session:
-        initiator = Initiator(self.identity, key, self.binding, visiting=True)
+        initiator = Initiator(self.identity, key, self.binding, control=True)
         await line.send(initiator.first())
         await line.send(initiator.second(await line.receive()))
         return Session(initiator.keys)

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.core.core import Course
+from p2pfl.core.core import Algorithm
 from p2pfl.core.events import MemberEnded
 from p2pfl.core.settings import Phase
 from p2pfl.engine.engine import Engine
@@ -45,8 +45,8 @@ from p2pfl.node.feature import (
     NodeView,
     Recovered,
     alarm_texts,
+    algorithm_of,
     all_features,
-    course_of,
     failure_named,
     recover_each,
     transport_by,
@@ -79,12 +79,12 @@ async def last_test(
     learner: Learner, state: NodeState, driver: Driver, stopping: Stopping, *, hasty: bool, compute: Executor | None
 ) -> Score | None:
     """Test the last model, however long it takes unless the node was asked to end; return the score on its own data."""
-    shop = driver.local.workshop
+    runner = driver.local.runner
     local: list[Score | None] = []
 
     def test() -> None:
-        shop.measure(state.model, Moment(state.rounds, state.version, final=True))
-        local.append(shop.score(state.model, "local"))
+        runner.measure(state.model, Moment(state.rounds, state.version, final=True))
+        local.append(runner.score(state.model, "local"))
 
     under_way = driver.local.under_way
     if await stopping.until(driver.local.learner_is_free, limit_s=LAST_ROUND_S if hasty else None):
@@ -94,8 +94,8 @@ async def last_test(
         if await stopping.until(last.done, limit_s=LAST_TEST_S if hasty else None):
             last.result()
             return local[0]
-    if shop.figures.tested is None or not shop.figures.tested.moment.final:
-        log.warning("%s", why_untested(under_way, shop.figures.tested))
+    if runner.figures.tested is None or not runner.figures.tested.moment.final:
+        log.warning("%s", why_untested(under_way, runner.figures.tested))
     return None
 
 
@@ -145,7 +145,7 @@ def result_of(
     """Return the result. `local` is the score on the node's own data; `cpu_s` are the CPU seconds of the process, in
     all and while the node ran, unknown if nodes share a process.
     """
-    core, shop = status.core, status.workshop
+    core, runner = status.core, status.runner
     return NodeResult(
         **msgspec.structs.asdict(status.full()),
         finished=finished,
@@ -155,11 +155,11 @@ def result_of(
         local_accuracy=None if local is None else local.accuracy,
         local_loss=None if local is None else local.loss,
         local_metrics={} if local is None else dict(local.metrics),
-        steps=shop.figures.steps,
+        steps=runner.figures.steps,
         wall_time_s=round(time.monotonic() - status.started_at, 3),
         cpu_time_s=cpu_s[0],
         cpu_time_running_s=cpu_s[1],
-        cpu_time_training_s=round(shop.figures.cpu_s, 3),
+        cpu_time_training_s=round(runner.figures.cpu_s, 3),
     )
 
 
@@ -255,7 +255,7 @@ class Application:
             needs = needs_of(engine.state, self.setup.durability, engine.codecs, engine.method)
             if shortage := needs.shortage(self.setup.node):  # before anything is written
                 log.warning("%s", shortage)
-            core = course_of(self.features, self.setup, engine.state)
+            core = algorithm_of(self.features, self.setup, engine.state)
             core = core or assembly.make_core(self.setup, engine.state, fresh=recovered is None)
             self.current.core_federation = self.setup.federation
             if recovered is not None:
@@ -318,7 +318,7 @@ class Application:
     def _engine_of(self, recovered: NodeState | None) -> Engine:
         return assembly.make_engine(self.setup, recovered)
 
-    def _assemble(self, core: Course, engine: Engine, store: Store) -> Driver:
+    def _assemble(self, core: Algorithm, engine: Engine, store: Store) -> Driver:
         setup, training = self.setup, self.setup.federation.training
         sketch = Sketch(setup.learner.size, setup.federation.seed) if self.sketched else None
         losses = Losses(private=setup.federation.privacy is not None, resumed=engine.state.rounds > 0)
@@ -328,7 +328,7 @@ class Application:
             folder, every, kept = node.checkpoint_dir, node.checkpoint_every, node.checkpoints_kept
             about = {"federation": setup.federation.name, "node": node.name}
             files = ModelFiles(folder=folder, every=every, kept=kept, learner=setup.learner, about=about)
-        workshop = LearnerRunner(
+        runner = LearnerRunner(
             setup.learner,
             training.evaluate_every,
             sketch,
@@ -343,7 +343,7 @@ class Application:
         self.thread = EngineThread(engine, store, durability=setup.durability, extra=header)
         local = LocalRounds(
             self.thread,
-            workshop,
+            runner,
             on_measure=self._note_test,
             on_closed=lambda seen: self.lines.closed(seen),  # noqa: PLW0108 - there are no lines yet
             compute=None if self.shared is None else self.shared.compute,
@@ -357,7 +357,7 @@ class Application:
         return driver
 
     async def _serve(
-        self, core: Course, engine: Engine, driver: Driver, kept: Mapping[Feature, Recovered]
+        self, core: Algorithm, engine: Engine, driver: Driver, kept: Mapping[Feature, Recovered]
     ) -> NodeResult | None:
         """Open the listening sockets once there is a snapshot, then start the core.
 
@@ -407,18 +407,18 @@ class Application:
             await self.attached.over(result)
             return result
 
-    def _view(self, core: Course, driver: Driver, links: Links) -> NodeView:
+    def _view(self, core: Algorithm, driver: Driver, links: Links) -> NodeView:
         return NodeView(
             setup=lambda: self.setup,
             core=core,
             status=self.status,
             presence=driver.presence,
-            workshop=driver.local.workshop,
+            runner=driver.local.runner,
             thread=self.thread,
             line=self.lines.line,
             feed=driver.feed,
             network=links,
-            say=links.sides.say,
+            say=links.extensions.say,
             clock=driver.loop.time,
             alarm=driver.alarm,
             carry_out=driver.carry_out,
@@ -426,14 +426,14 @@ class Application:
             trust_anew=self.current.trust_anew,
         )
 
-    def _status(self, core: Course, driver: Driver, links: Links) -> Status:
+    def _status(self, core: Algorithm, driver: Driver, links: Links) -> Status:
         setup, mixer = self.setup, self.thread.engine.mixer
         return Status(
             name=setup.member.name,
             federation=setup.federation.name,
             rounds=setup.federation.training.rounds,
             core=core,
-            workshop=driver.local.workshop,
+            runner=driver.local.runner,
             counters=links.counters,
             name_of=self._name_of,
             compressor_of=lambda peer: self.setup.federation.compressor_of(setup.member.index, peer),
@@ -498,7 +498,7 @@ class Application:
 
     async def _upkeep(self) -> None:
         """Do periodic work: snapshots, the distance to neighbors, missing neighbors."""
-        driver, course = self.driver, self.status.core
+        driver, algorithm = self.driver, self.status.core
         assert driver is not None  # noqa: S101 - the node has begun
         began = saved_at = time.monotonic()
         while True:
@@ -507,11 +507,11 @@ class Application:
             if now - began >= QUIET_WAIT_S:
                 self.lines.say_who_is_missing(self.setup.federation, self.setup.member.index)
             self.lines.look()
-            if course.phase is Phase.WAITING:
+            if algorithm.phase is Phase.WAITING:
                 self.lines.tell()
             driver.presence.look(now)
             self.attached.look()
-            if course.phase in (Phase.CLOSING, Phase.LINGERING):
+            if algorithm.phase in (Phase.CLOSING, Phase.LINGERING):
                 driver.local.look_while_mixing()  # neighbors that are not through still move the model
             if self.setup.durability == "snapshot" and now - saved_at >= self.setup.node.snapshot_s:
                 saved_at = now

@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from p2pfl.core.core import Course
+from p2pfl.core.core import Algorithm
 from p2pfl.core.events import (
     Alarm,
     ChangeEdges,
@@ -136,7 +136,7 @@ class Driver:
 
     def __init__(
         self,
-        core: Course,
+        core: Algorithm,
         engine_thread: EngineThread,
         local: LocalRounds,
         *,
@@ -225,7 +225,7 @@ class Driver:
     # -- out ----------------------------------------------------------------------------------------------------------
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
-        """Carry out what the course has decided, on the event loop."""
+        """Carry out what the algorithm has decided, on the event loop."""
         for effect in effects:
             self._carry_out(effect)
         self._schedule()

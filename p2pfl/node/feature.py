@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 
 from p2pfl.config.model import FederationConfig, NodeConfig, needed_features
-from p2pfl.core.core import Course
+from p2pfl.core.core import Algorithm
 from p2pfl.core.events import Effect, RoundRefused
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import P2PFLError, UserError
@@ -116,13 +116,13 @@ class NodeView:
 
     setup: Callable[[], Setup]
     """The contents of the files, with the current federation."""
-    core: Course
+    core: Algorithm
     status: Status
     presence: Presence
     """Absences of neighbors. A feature may set its `silent_s`, which says how long a neighbor has been silent, and its
     `is_excused`.
     """
-    workshop: LearnerRunner
+    runner: LearnerRunner
     thread: EngineThread
     line: Callable[[], NodeLine]
     feed: Feed
@@ -132,7 +132,7 @@ class NodeView:
     """Monotonic time in seconds, from the event loop's clock."""
     alarm: Callable[[str, int | None, str], None]
     carry_out: Callable[[Iterable[Effect]], None]
-    """Carries out effects that this feature's course has decided apart from its answers to events."""
+    """Carries out effects that this feature's algorithm has decided apart from its answers to events."""
     amend: Callable[[FederationConfig], None]
     """Adopts a changed federation from the end of the round. Raises UserError if this is not possible while the node
     runs.
@@ -152,7 +152,7 @@ class Attached:
     """
 
     door: Charters | None = None
-    """Charters that visitors may hand over or ask for."""
+    """Charters that control connections may hand over or ask for."""
 
     def channels(self) -> tuple[HandledChannel, ...]:
         """Return its extension channels."""
@@ -226,8 +226,8 @@ class Feature:
         """Check the state that was read from disk, and correct it. Raises UserError if it cannot be used."""
         return None
 
-    def course(self, setup: Setup, state: NodeState) -> Course | None:  # noqa: ARG002 - most leave gossip as it is
-        """Return the course by which this node learns, from its state; None for gossip. At most one feature has one."""
+    def algorithm(self, setup: Setup, state: NodeState) -> Algorithm | None:  # noqa: ARG002 - most leave gossip as it is
+        """Return the algorithm by which this node learns, from its state; None for gossip. One feature may have one."""
         return None
 
     def attach(self, node: NodeView) -> Attached | None:
@@ -311,17 +311,17 @@ def transport_by(features: Iterable[Feature], setup: Setup, usual: MakeTransport
     return usual
 
 
-def course_of(features: Iterable[Feature], setup: Setup, state: NodeState) -> Course | None:
-    """Return the course that replaces gossip, if a feature provides one. Raises UserError if two features do."""
-    found = {}
+def algorithm_of(features: Iterable[Feature], setup: Setup, state: NodeState) -> Algorithm | None:
+    """Return the algorithm that replaces gossip, if a feature provides one. Raises UserError if two features do."""
+    algorithms = {}
     for feature in features:
-        with failure_named(feature, "course"):
-            brought = feature.course(setup, state)
+        with failure_named(feature, "algorithm"):
+            brought = feature.algorithm(setup, state)
         if brought is not None:
-            found[feature.name] = brought
-    if len(found) > 1:
-        raise UserError(f"{' and '.join(found)} each provide a course", allowed="one of them")
-    return next(iter(found.values()), None)
+            algorithms[feature.name] = brought
+    if len(algorithms) > 1:
+        raise UserError(f"{' and '.join(algorithms)} each provide a course", allowed="one of them")
+    return next(iter(algorithms.values()), None)
 
 
 class FeatureHost:
@@ -334,7 +334,7 @@ class FeatureHost:
     def __init__(
         self, features: Iterable[Feature], view: NodeView, links: Links, recovered: Mapping[Feature, Recovered]
     ) -> None:
-        self._alarm, self._setup, self._sides = view.alarm, view.setup, links.sides
+        self._alarm, self._setup, self._extensions = view.alarm, view.setup, links.extensions
         self._loop = asyncio.get_running_loop()
         self._handled: dict[Feature, tuple[HandledChannel, ...]] = {}
         self._attached: dict[Feature, Attached] = {}
@@ -348,7 +348,7 @@ class FeatureHost:
                 self._handled[feature] = channels = attached.channels()
             for handled in channels:
                 with failure_named(feature, "channels"):
-                    links.sides.add(handled)
+                    links.extensions.add(handled)
             self._attached[feature] = attached
             if attached.door is not None:
                 links.receive(attached.door)
@@ -461,6 +461,6 @@ class FeatureHost:
             raise error
         self._attached.pop(feature, None)
         for handled in self._handled.pop(feature, ()):
-            self._sides.drop(handled)
+            self._extensions.drop(handled)
         what = f"{type(error).__name__}: {error}"
         self._alarm(FAILED, None, f"{feature.name} is off, and the node goes on: it failed ({what})")

@@ -388,14 +388,14 @@ class LocalRounds:
     def __init__(
         self,
         engine_thread: EngineThread,
-        workshop: LearnerRunner,
+        runner: LearnerRunner,
         *,
         on_measure: Callable[[], None],
         on_closed: Callable[[ClosedRound], None] = lambda _: None,
         compute: ThreadPoolExecutor | None = None,
     ) -> None:
         self.engine_thread = engine_thread
-        self.workshop = workshop
+        self.runner = runner
         self.on_measure = on_measure
         self.on_closed = on_closed
         self.gate: Callable[[RoundPlan], Answer] | None = None
@@ -427,7 +427,7 @@ class LocalRounds:
         """Ask the gate."""
         try:
             ledger = self.engine_thread.engine.state.ledger
-            answer = gate(RoundPlan(index, self.workshop.learner.samples, ledger))
+            answer = gate(RoundPlan(index, self.runner.learner.samples, ledger))
         except BaseException as error:  # noqa: BLE001 - as below
             self.node.fail(error)
             return
@@ -458,14 +458,14 @@ class LocalRounds:
     def _train(self, start: RoundStart, index: int, moment: Moment, asked_at: float) -> None:
         waited_s = time.monotonic() - asked_at if self._shares_compute else 0.0
         try:
-            if self.workshop.pace.is_due(index):
+            if self.runner.pace.is_due(index):
                 self._measure(start.model, moment)
             if self.closed:
                 return
             self.under_way = "round"
-            local = self.workshop.train(start, index)
+            local = self.runner.train(start, index)
         except LearningError as error:
-            if self.workshop.strict:
+            if self.runner.strict:
                 self.node.fail(error)
                 return
             log.error("round %d raised: %s", index + 1, error)  # noqa: TRY400 - the user's task, not our traceback
@@ -479,7 +479,7 @@ class LocalRounds:
         """Hand the round's result to the engine, which uses it when the core commits a round."""
         self.engine_thread.engine.outcomes.put(None if local is None else (start, local))
         steps, samples = (local.steps, local.samples) if local else (0, 0)
-        figure = self.workshop.gauged if local else None
+        figure = self.runner.gauged if local else None
         self.node.take(RoundTrained(steps=steps, samples=samples, waited_s=waited_s, figure=figure))
 
     def restore_learner(self) -> None:
@@ -488,41 +488,41 @@ class LocalRounds:
 
     def _load(self, local: dict[str, NDArray[np.generic]]) -> None:
         try:
-            self.workshop.learner.load_local_state(local)
+            self.runner.learner.load_local_state(local)
         except BaseException as error:  # noqa: BLE001 - as above
             self.node.fail(error)
 
     def _measure(self, model: Vector, moment: Moment) -> None:
         self.under_way = "test"
-        self.workshop.measure(model, moment)
+        self.runner.measure(model, moment)
         self.loop.call_soon_threadsafe(self.on_measure)
 
     def look_between_rounds(self, tick: int, closing_rounds: int) -> None:
         """Test the model between closing rounds: nothing is training then, and the model improves."""
         self.engine_thread.jobs.put(Look(lambda engine: self._see_closed(engine, closing_rounds)))
-        self.workshop.pace.mixed(time.monotonic())
-        if self.workshop.pace.is_due(tick):
-            self.workshop.pace.begin()
+        self.runner.pace.mixed(time.monotonic())
+        if self.runner.pace.is_due(tick):
+            self.runner.pace.begin()
             self.measure()
 
     def look_while_mixing(self) -> None:
         """Test the model, which neighbors move although this node trains no more; with "auto" in its share of time."""
-        if self.workshop.evaluate_every == AUTO:
-            self.workshop.pace.mixed(time.monotonic())
-            if not self.workshop.pace.is_due(0):
+        if self.runner.evaluate_every == AUTO:
+            self.runner.pace.mixed(time.monotonic())
+            if not self.runner.pace.is_due(0):
                 return
-            self.workshop.pace.begin()
+            self.runner.pace.begin()
         self.measure()
 
     def _see_closed(self, engine: Engine, closing_rounds: int) -> None:
         """Copy the model in the engine's thread, so that no exchange intervenes; the trainer may be busy for long."""
-        seen = ClosedRound(closing_rounds, engine.exchanges, self.workshop.sketch_of(engine.state.model))
+        seen = ClosedRound(closing_rounds, engine.exchanges, self.runner.sketch_of(engine.state.model))
         self.loop.call_soon_threadsafe(self.on_closed, seen)
 
     def measure(self) -> None:
         """Score the current model once the trainer is free; not if large copies are already waiting for that."""
         untested_bytes = (self._untested + 1) * self.engine_thread.engine.state.model.nbytes
-        if not self.workshop.evaluate_every or (self._untested and untested_bytes > WAITING_BYTES):
+        if not self.runner.evaluate_every or (self._untested and untested_bytes > WAITING_BYTES):
             return
 
         def take_from_line() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.core.core import Course
+from p2pfl.core.core import Algorithm
 from p2pfl.core.edge import Edge
 from p2pfl.core.events import Alarm
 from p2pfl.core.limits import View, pace_setter
@@ -163,8 +163,8 @@ class Status:
     name: str
     federation: str
     rounds: int | None
-    core: Course
-    workshop: LearnerRunner
+    core: Algorithm
+    runner: LearnerRunner
     counters: Counters
     name_of: Callable[[int], str]
     compressor_of: Callable[[int], str]
@@ -213,7 +213,7 @@ class Status:
                 self._neighbor(edge, held[edge.peer], kept.get(edge.peer), now) for edge in self.core.edges.values()
             ]
             or [self._of_line(peer) for peer in sorted(self.core.peers)],
-            device=device_of(self.workshop.learner),
+            device=device_of(self.runner.learner),
             through_by=self.core.completed_by(now),
             **self.features(),
         )
@@ -225,7 +225,7 @@ class Status:
 
     def line(self) -> NodeLine:
         """Return the short form: one line of a live view, or one point of a history."""
-        tested, traffic = self.workshop.figures.tested, self.counters.total
+        tested, traffic = self.runner.figures.tested, self.counters.total
         away = sum(held.quarantined_s > 0 for held in self.core.reputations(time.monotonic()).values())
         return NodeLine(
             node=self.name,
@@ -240,11 +240,11 @@ class Status:
             metrics={} if tested is None else dict(tested.score.metrics),
             test_samples=None if tested is None else tested.score.samples,
             intervals={} if tested is None else rounded(tested.score.intervals),
-            measures=self.workshop.measures,
+            measures=self.runner.measures,
             tested_round=None if tested is None else tested.moment.rounds,
             tested_version=None if tested is None else tested.moment.version,
             test_is_stale=tested is not None and self._is_outdated(tested.moment),
-            loss=self.workshop.figures.loss,
+            loss=self.runner.figures.loss,
             staleness=self.staleness(),
             bytes_sent=traffic.bytes_sent,
             bytes_received=traffic.bytes_received,
@@ -263,7 +263,7 @@ class Status:
         """Return True if a newer model should have been tested: the final one, or the one due while running."""
         if self.over:
             return not tested.final
-        return self.core.facts.version - tested.version > self.workshop.pace.usual_rounds
+        return self.core.facts.version - tested.version > self.runner.pace.usual_rounds
 
     @property
     def heard_neighbors(self) -> list[int]:
@@ -364,7 +364,7 @@ class Presence:
 
     def __init__(
         self,
-        core: Course,
+        core: Algorithm,
         *,
         name_of: Callable[[int], str],
         on_alarm: Callable[[Alarm], None],
@@ -473,8 +473,9 @@ class ProgressLines:
         self.thread = thread
         self.was_stopped = was_stopped
         self.sketched = sketched
-        shop = status.workshop
-        self.unsent_classes = own_classes(shop.learner) if sketched and "local" not in shop.figures.withheld else None
+        runner = status.runner
+        is_shown = sketched and "local" not in runner.figures.withheld
+        self.unsent_classes = own_classes(runner.learner) if is_shown else None
         """Classes in this node's data, which a launcher on this machine compares; None once they have been sent."""
         self.last_line_at = self.look_again_at = float("-inf")
         self._told_text = ""
@@ -485,7 +486,7 @@ class ProgressLines:
         if self.was_stopped() and line.phase == Phase.FINISHED.value:
             line.phase = "stopped"
         if self.sketched:
-            line.sketch = self.status.workshop.figures.sketched
+            line.sketch = self.status.runner.figures.sketched
             line.classes, self.unsent_classes = self.unsent_classes, None
         return line
 

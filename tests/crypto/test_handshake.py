@@ -537,27 +537,27 @@ def test_a_node_that_receives_visitors_refuses_nobody_it_would_not_refuse():
 
 
 def test_a_visitor_need_not_train_the_same():
-    visitor, responder = Initiator(ALICE, BOB.public, OTHER, visiting=True), receiving()
+    visitor, responder = Initiator(ALICE, BOB.public, OTHER, control=True), receiving()
     run(visitor, responder)
     assert isinstance(responder.refusal, FederationMismatch)
     assert responder.refusal.sections == ("model",)
 
 
 def test_a_visitor_talks_to_the_node_that_it_dialed_alone():
-    visitor = Initiator(ALICE, CAROL.public, FEDERATION, visiting=True)
+    visitor = Initiator(ALICE, CAROL.public, FEDERATION, control=True)
     visitor.first()
     assert_refused(visitor.second, M2)
 
 
 @pytest.mark.parametrize("place", [0, 40, 200, -1])
 def test_a_visitor_proves_who_it_is_like_anybody_else(place):
-    visitor, responder = Initiator(MALLORY, BOB.public, OTHER, visiting=True), receiving()
+    visitor, responder = Initiator(MALLORY, BOB.public, OTHER, control=True), receiving()
     m3 = bytearray(visitor.second(responder.first(visitor.first())))
     m3[place] ^= 1
     assert_refused(responder.third, bytes(m3))
 
 
 def test_without_receiving_a_visitor_is_refused():
-    visitor, responder = Initiator(MALLORY, BOB.public, OTHER, visiting=True), make_responder()
+    visitor, responder = Initiator(MALLORY, BOB.public, OTHER, control=True), make_responder()
     m3 = visitor.second(responder.first(visitor.first()))
     assert_refused(responder.third, m3)

@@ -14,7 +14,7 @@ class Turns(Feature):
     def guards(self, setup):
         return True
 
-    def course(self, setup, state):
+    def algorithm(self, setup, state):
         return object()
 
 

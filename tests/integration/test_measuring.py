@@ -29,8 +29,8 @@ async def copies(size, times):
     """How many copies of a model of `size` values wait after it was to be measured so often; and who measures."""
     engine = SimpleNamespace(state=SimpleNamespace(model=np.zeros(size, np.float32), edges={}, rounds=0, version=0))
     thread = EngineThread(engine, None, durability="snapshot", extra={})
-    workshop = SimpleNamespace(evaluate_every=1, measure=lambda _model, _of: None)
-    local = LocalRounds(thread, workshop, on_measure=lambda: None)
+    runner = SimpleNamespace(evaluate_every=1, measure=lambda _model, _of: None)
+    local = LocalRounds(thread, runner, on_measure=lambda: None)
     local._trainer = NoTrainer()
     for _ in range(times):
         local.measure()

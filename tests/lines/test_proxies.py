@@ -67,7 +67,7 @@ async def test_a_proxy_with_a_wrong_certificate_is_named(proxy, certificates):
     certificate = OwnCertificate(certificates.cert("good"), certificates.key("good"))
     async with proxy(tls=certificate.context) as own:
         reason = await reason_by(Outlet(Proxies(named=parse_proxy(own.url))), f"wss://{FAR}")
-    assert reason.hurdle is DialError.PROXY
+    assert reason.kind is DialError.PROXY
     assert f"the proxy {own.url}: its certificate is signed by nobody whom this machine trusts" in reason.text
 
 
@@ -82,7 +82,7 @@ async def test_a_proxy_with_a_wrong_certificate_is_named(proxy, certificates):
 async def test_a_proxy_that_lets_nothing_through_is_named_with_what_to_do(proxy, status, credentials, says):
     async with proxy(status, credentials) as own:
         reason = await reason_by(Outlet(Proxies(named=parse_proxy(own.url))), f"wss://{FAR}")
-        assert reason.hurdle is DialError.PROXY
+        assert reason.kind is DialError.PROXY
         assert f"the proxy {own.url} {says}" in str(reason)
 
 
@@ -149,7 +149,7 @@ async def test_a_stranger_at_an_address_is_named_and_not_quoted(answer, says, in
             reason = await reason_by(Outlet(Proxies(named=parse_proxy(way.url))), address)
         else:
             reason = await reason_by(Outlet(Proxies()), place)
-    assert reason.hurdle is DialError.NOT_A_NODE
+    assert reason.kind is DialError.NOT_A_NODE
     assert says in str(reason)
     assert "EVIL" not in str(reason)
 

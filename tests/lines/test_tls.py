@@ -91,7 +91,7 @@ async def test_a_wrong_certificate_is_named_with_what_to_do(listening, name, say
     a, _ = listening(name)
     async with a.links:
         reason = await reason_at(f"wss://localhost:{a.links.port}")
-    assert reason.hurdle is DialError.CERTIFICATE
+    assert reason.kind is DialError.CERTIFICATE
     assert says in reason.text
     assert does in reason.remedy
 
@@ -115,7 +115,7 @@ async def test_another_certificate_than_the_pinned_one_is_refused(listening):
 async def test_tls_with_a_node_that_speaks_none_is_named(federation):
     async with federation.node(0) as a:
         reason = await reason_at(f"wss://localhost:{a.links.port}")
-    assert reason.hurdle in (DialError.CERTIFICATE, DialError.NOT_A_NODE, DialError.SILENT)
+    assert reason.kind in (DialError.CERTIFICATE, DialError.NOT_A_NODE, DialError.SILENT)
     assert str(reason)
 
 

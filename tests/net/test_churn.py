@@ -128,7 +128,7 @@ async def test_nothing_is_kept_of_a_connection_that_has_been_closed(federation):
     before = {id(one) for one in sockets_alive()}
     async with federation.node(0) as a:
         await Churner(federation, a).run(0.5)
-        await a.until(lambda: not a.links._tasks.visits)
+        await a.until(lambda: not a.links._tasks.arrivals)
         await a.until(lambda: {id(one) for one in sockets_alive()} <= before)
 
 

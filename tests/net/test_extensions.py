@@ -56,7 +56,7 @@ class Recorder:
 
 def feed(node, handled=None, **changes):
     recorder = Recorder(**changes)
-    node.links.sides.add(handled or HandledChannel(channel=channel(), handler=recorder))
+    node.links.extensions.add(handled or HandledChannel(channel=channel(), handler=recorder))
     return recorder
 
 
@@ -81,9 +81,9 @@ async def test_neighbors_talk_on_what_both_have_and_the_core_hears_nothing_of_it
         heard_b = feed(b)
         async with b.links:
             await b.until(lambda: heard_a.saw and heard_b.saw)
-            assert a.links.sides.say(1, channel(), Word("hello"))
-            assert b.links.sides.say(0, channel(), Number(7))
-            assert not a.links.sides.say(5, channel(), Word("to nobody"))
+            assert a.links.extensions.say(1, channel(), Word("hello"))
+            assert b.links.extensions.say(0, channel(), Number(7))
+            assert not a.links.extensions.say(5, channel(), Word("to nobody"))
             await b.until(lambda: heard_a.heard() and heard_b.heard())
         await a.until(lambda: heard_a.saw[-1] == ("closed", 1))
     assert heard_a.saw == [("opened", 1), ("hear", 1, Number(7)), ("closed", 1)]
@@ -108,12 +108,12 @@ async def test_who_has_it_not_or_in_another_version_is_told_nothing_and_both_lea
             await b.until(lambda: b.open and a.open)
             b.send(0, Ready(version=1))
             await a.until(a.messages)
-            assert not a.links.sides.say(1, channel(), Word("hello"))
+            assert not a.links.extensions.say(1, channel(), Word("hello"))
             # as software would that does not wait for the other end's offer
-            b.links._table.current(0)._outbox.put_aside(channel("unknown").pack(Word("x")), 9)
+            b.links._table.current(0)._outbox.put_extension(channel("unknown").pack(Word("x")), 9)
             b.send(0, Ready(version=2))
-            b.links._table.current(0)._outbox.put_aside(channel("unknown").pack(Word("y")), 9)
-            await a.until(lambda: a.links.sides.dropped["unknown/1"] == 2)
+            b.links._table.current(0)._outbox.put_extension(channel("unknown").pack(Word("y")), 9)
+            await a.until(lambda: a.links.extensions.dropped["unknown/1"] == 2)
             a.send(1, Ready(version=3))
             await b.until(b.messages)
     assert ours.saw == []
@@ -122,11 +122,11 @@ async def test_who_has_it_not_or_in_another_version_is_told_nothing_and_both_lea
 
 async def test_they_go_when_no_gossip_waits_and_whoever_asks_for_that_only_on_a_free_line(federation):
     async with two(federation) as (a, b, heard):
-        await a.until(lambda: a.links.sides.say(1, channel(), Word("first"), if_free=True))
+        await a.until(lambda: a.links.extensions.say(1, channel(), Word("first"), if_free=True))
         await b.until(heard.heard)
         a.send(1, replace(REQUEST, body=bytes(3_000_000)))
-        assert not a.links.sides.say(1, channel(), Word("dropped"), if_free=True)
-        assert a.links.sides.say(1, channel(), Word("waits"))
+        assert not a.links.extensions.say(1, channel(), Word("dropped"), if_free=True)
+        assert a.links.extensions.say(1, channel(), Word("waits"))
         a.send(1, Ready(version=9))
         await b.until(lambda: len(heard.heard()) == 2)
         assert [type(message) for message in b.messages()] == [Request, Ready], "before what is aside"
@@ -136,8 +136,8 @@ async def test_they_go_when_no_gossip_waits_and_whoever_asks_for_that_only_on_a_
 async def test_so_many_wait_and_no_more(federation):
     few = channel(most_waiting=3)
     async with two(federation, HandledChannel(channel=few, handler=Recorder())) as (a, _, _):
-        await a.until(lambda: a.links.sides.say(1, few, Number(0)))
-        said = [a.links.sides.say(1, few, Number(number)) for number in range(1, 9)]
+        await a.until(lambda: a.links.extensions.say(1, few, Number(0)))
+        said = [a.links.extensions.say(1, few, Number(number)) for number in range(1, 9)]
         assert said == sorted(said, reverse=True), "those that wait are not sent while nothing is awaited"
         assert said.count(True) in (2, 3), "the first one may still wait too"
 
@@ -145,18 +145,18 @@ async def test_so_many_wait_and_no_more(federation):
 @pytest.mark.parametrize("at", ["opened", "hear", "closed"])
 async def test_a_handler_that_fails_costs_its_channel_on_that_edge_and_nothing_else(federation, at):
     a, failing, other = federation.new(0), Recorder(at), Recorder()
-    a.links.sides.add(HandledChannel(channel=channel(), handler=failing))
-    a.links.sides.add(HandledChannel(channel=channel("other"), handler=other))
+    a.links.extensions.add(HandledChannel(channel=channel(), handler=failing))
+    a.links.extensions.add(HandledChannel(channel=channel("other"), handler=other))
     async with a.links:
         b = federation.new(1, {0: a.address()})
         heard = feed(b)
-        b.links.sides.add(HandledChannel(channel=channel("other"), handler=Recorder()))
+        b.links.extensions.add(HandledChannel(channel=channel("other"), handler=Recorder()))
         async with b.links:
             await b.until(lambda: ("opened", 0) in heard.saw)
-            b.links.sides.say(0, channel(), Number(1))
-            b.links.sides.say(0, channel(), Number(2))
+            b.links.extensions.say(0, channel(), Number(1))
+            b.links.extensions.say(0, channel(), Number(2))
             await a.until(lambda: other.saw)
-            b.links.sides.say(0, channel("other"), Number(3))
+            b.links.extensions.say(0, channel("other"), Number(3))
             b.send(0, Ready(version=1))
             await a.until(lambda: a.messages() and other.heard())
         await a.until(lambda: ("closed", 1) in other.saw)
@@ -170,12 +170,12 @@ async def test_a_channel_whose_feature_went_off_is_closed_with_all_and_offered_t
     handled = HandledChannel(channel=channel(), handler=Recorder())
     async with two(federation, handled) as (a, b, _):
         await a.until(lambda: handled.handler.saw)
-        a.links.sides.drop(handled)
+        a.links.extensions.drop(handled)
         assert handled.handler.saw[-1] == ("closed", 1)
-        assert not a.links.sides.say(1, channel(), Word("hello"))
-        assert a.links.sides.names == ()
-        b.links.sides.say(0, channel(), Number(1))
-        await a.until(lambda: a.links.sides.dropped["words/1"])
+        assert not a.links.extensions.say(1, channel(), Word("hello"))
+        assert a.links.extensions.names == ()
+        b.links.extensions.say(0, channel(), Number(1))
+        await a.until(lambda: a.links.extensions.dropped["words/1"])
     assert not handled.handler.heard()
     assert a.alarms == []
 
@@ -183,7 +183,7 @@ async def test_a_channel_whose_feature_went_off_is_closed_with_all_and_offered_t
 async def test_a_guard_that_fails_ends_the_node(federation):
     async def runs():
         async with two(federation, HandledChannel(channel=channel(), handler=Recorder("hear"), guards=True)) as found:
-            found[1].links.sides.say(0, channel(), Number(1))
+            found[1].links.extensions.say(0, channel(), Number(1))
             await asyncio.sleep(5)
 
     with pytest.raises(ExceptionGroup) as failure:
@@ -206,16 +206,16 @@ async def test_a_guard_that_fails_ends_the_node(federation):
 async def test_what_no_honest_node_sends_ends_the_session_and_says_why(federation, sent):
     async with two(federation) as (a, b, _):
         for message in sent:
-            b.links._table.current(0)._outbox.put_aside(message, 10_000)
+            b.links._table.current(0)._outbox.put_extension(message, 10_000)
         await a.until(lambda: "close" in a.kinds())
     assert a.reasons()[0].startswith(MALFORMED)
 
 
 def test_a_name_stands_for_one_channel_and_bounds_are_checked():
-    sides = ExtensionChannels(name_of=str, on_alarm=print)
-    sides.add(HandledChannel(channel=channel(), handler=Recorder()))
+    extensions = ExtensionChannels(name_of=str, on_alarm=print)
+    extensions.add(HandledChannel(channel=channel(), handler=Recorder()))
     with pytest.raises(ValueError, match="two features have an extension channel named words/1"):
-        sides.add(HandledChannel(channel=channel(), handler=Recorder()))
+        extensions.add(HandledChannel(channel=channel(), handler=Recorder()))
     for name in ("", "Words", "a b", "9", "x" * 40):
         with pytest.raises(ValueError, match="not a valid name of an extension channel"):
             channel(name)
@@ -226,17 +226,17 @@ def test_a_name_stands_for_one_channel_and_bounds_are_checked():
 
 
 async def test_types_that_are_not_known_are_counted_and_stop_nobody():
-    sides = ExtensionChannels(name_of=str, on_alarm=print)
+    extensions = ExtensionChannels(name_of=str, on_alarm=print)
 
     class Link:
         peer = 3
 
-    sides.handle_offer(Link, Offer(least=9, most=9, channels=()))
+    extensions.handle_offer(Link, Offer(least=9, most=9, channels=()))
     for _ in range(3):
-        sides.handle_message(Link, Unknown(code=77))
-    assert sides.dropped == {"type 77": 3}
+        extensions.handle_message(Link, Unknown(code=77))
+    assert extensions.dropped == {"type 77": 3}
     with pytest.raises(PeerFault, match="before any was offered"):
-        sides.handle_message(object.__new__(Link), Unknown(code=77))
+        extensions.handle_message(object.__new__(Link), Unknown(code=77))
 
 
 def test_every_channel_of_the_kit_has_every_message_of_it():

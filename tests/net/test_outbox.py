@@ -144,7 +144,7 @@ async def test_a_full_box_says_so_and_a_closed_one_drops_everything():
 async def test_it_is_idle_once_the_last_message_has_gone(message):
     box = Outbox(2)
     assert box.idle.is_set()
-    assert box.put_aside(message, 1) if isinstance(message, Side) else put(box, message)
+    assert box.put_extension(message, 1) if isinstance(message, Side) else put(box, message)
     assert not box.idle.is_set()
     await take(box)
     assert not box.idle.is_set()

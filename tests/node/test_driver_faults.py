@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from p2pfl.core import CloseSession, Course, Phase, RoundTrained, SessionClosed
+from p2pfl.core import Algorithm, CloseSession, Phase, RoundTrained, SessionClosed
 from p2pfl.errors import LearningError
 from p2pfl.learn import RoundStart
 from p2pfl.net import MALFORMED
 from p2pfl.node import Driver, EvaluationPace, LocalRounds, Moment
 
 
-class Recording(Course):
+class Recording(Algorithm):
     """Core and links at once: what each is told, and what the core answers next."""
 
     phase = Phase.TRAINING
@@ -118,8 +118,8 @@ async def test_a_round_that_fails_is_named_as_people_count_and_came_to_nothing(c
 
     outcomes, heard = SimpleQueue(), []
     thread = SimpleNamespace(engine=SimpleNamespace(outcomes=outcomes))
-    workshop = SimpleNamespace(pace=EvaluationPace(0), train=fail, strict=False)
-    local = LocalRounds(thread, workshop, on_measure=int)
+    runner = SimpleNamespace(pace=EvaluationPace(0), train=fail, strict=False)
+    local = LocalRounds(thread, runner, on_measure=int)
     local.gate = lambda _: None
     local.node = SimpleNamespace(take=heard.append)
     local._train(RoundStart(np.zeros(3, np.float32)), 6, Moment(6, 6), 0.0)

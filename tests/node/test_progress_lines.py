@@ -21,7 +21,7 @@ def said(caplog):
 
     def said(*looks, phase=Phase.WAITING):
         core = SimpleNamespace(phase=phase)
-        status = SimpleNamespace(core=core, name_of="pi{}".format, workshop=SimpleNamespace())
+        status = SimpleNamespace(core=core, name_of="pi{}".format, runner=SimpleNamespace())
         lines = ProgressLines(lambda _: None, status, None, lambda: False, sketched=False)
         for own_level, levels in looks:
             core.facts = SimpleNamespace(level=own_level)

@@ -8,7 +8,7 @@ from p2pfl.config import HASH_BYTES, federation_text, load_config, load_node, no
 from p2pfl.crypto import FederationMismatch
 from p2pfl.engine import image
 from p2pfl.errors import UserError
-from p2pfl.net import visitors_binding
+from p2pfl.net import control_binding
 from p2pfl.node import binding, make_engine, make_node, read_learned, read_setup, recover, snapshot_header
 from p2pfl.storage import State, Store
 
@@ -37,8 +37,8 @@ def test_the_schema_and_nothing_else_tells_two_sessions_apart(setup):
     theirs = dict(second.sections)
     assert [name for name, value in first.sections if theirs[name] != value] == ["schema"]
     assert "the schema of the tables" in str(FederationMismatch(b"", ("schema",)))
-    assert [name for name, _ in visitors_binding(setup().federation).sections] == [name for name, _ in first.sections]
-    assert dict(visitors_binding(setup().federation).sections)["schema"] == bytes(HASH_BYTES)
+    assert [name for name, _ in control_binding(setup().federation).sections] == [name for name, _ in first.sections]
+    assert dict(control_binding(setup().federation).sections)["schema"] == bytes(HASH_BYTES)
 
 
 def test_a_state_of_another_schema_is_refused(setup, tmp_path):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from p2pfl.core import Course, Phase
+from p2pfl.core import Algorithm, Phase
 from p2pfl.features.status import (
     ALONE_S,
     DISK_EVERY_S,
@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from vitals_kit import ROW
 
 
-class Training(Course):
+class Training(Algorithm):
     phase = Phase.TRAINING
 
     def __init__(self, facts, edge):

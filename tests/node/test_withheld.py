@@ -79,5 +79,5 @@ def test_the_federation_says_whether_its_test_set_is_nobody_s_data(plan, test_se
 @pytest.mark.parametrize(("parts", "classes"), [(("local",), None), ((), [3, 7])])
 def test_a_launcher_is_not_told_which_classes_a_node_has(parts, classes):
     figures = TrainingFigures(frozenset(parts))
-    status = SimpleNamespace(workshop=LearnerRunner(Talkative(), 1, figures=figures))
+    status = SimpleNamespace(runner=LearnerRunner(Talkative(), 1, figures=figures))
     assert ProgressLines(print, status, None, lambda: False, sketched=True).unsent_classes == classes

@@ -17,7 +17,7 @@ from memory_kit import MemoryNetwork
 from p2pfl.config import realm_of
 from p2pfl.features.members import ask_when_alone
 from p2pfl.features.relay import ByRelayTransport, ListedFederation, RelayLink, Ticket, register
-from p2pfl.net import Relayed, visitors_binding
+from p2pfl.net import Relayed, control_binding
 
 WARD = ward(3)
 THREE = after(WARD, first(WARD))
@@ -60,7 +60,7 @@ def member_of(federation, relay, network):
         charters=Charters(),
         members={key_of(index).public: index for index in range(3)},
         neighbors=frozenset({1}),
-        binding=visitors_binding(WARD),
+        binding=control_binding(WARD),
         transport=transport_at(relay, network, key_of(0)),
     )
 

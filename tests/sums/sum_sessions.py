@@ -31,8 +31,8 @@ async def open_talk(
         transport=transport,
     )
     kept = KeptSums(folder or Path(tempfile.mkdtemp()), settings.members)
-    talk = sum_talk(settings, identity, kept, links.sides.say, first_wait_s=first_wait_s, alarm=lambda *_: None)
-    links.sides.add(HandledChannel(channel=CHANNEL, handler=talk))
+    talk = sum_talk(settings, identity, kept, links.extensions.say, first_wait_s=first_wait_s, alarm=lambda *_: None)
+    links.extensions.add(HandledChannel(channel=CHANNEL, handler=talk))
     try:
         async with links:
             yield talk

@@ -31,7 +31,7 @@ from p2pfl.features.status.running import ask_status, find_running, place_of
 from p2pfl.net.address import Address, is_hidden, parse_address
 from p2pfl.net.dial_paths import DialError, Outlet, UnreachedError, outlet_of
 from p2pfl.net.transport import GoneError, Line
-from p2pfl.net.websocket import LEARNED, dial_websocket, open_browserless, visitors_binding
+from p2pfl.net.websocket import LEARNED, control_binding, dial_websocket, open_browserless
 from p2pfl.node.folders import newest_here
 
 CONNECT_S = 4.0
@@ -113,7 +113,7 @@ class Prober:
         except TimeoutError:
             return Answer(kind=AnswerKind.SILENT, detail=f"nothing in {CONNECT_S:g} s")
         except UnreachedError as error:
-            kind = KINDS.get(error.hurdle, AnswerKind.SILENT)
+            kind = KINDS.get(error.kind, AnswerKind.SILENT)
             return Answer(kind=kind, detail="" if kind is AnswerKind.REFUSED else error.text, remedy=error.remedy)
         except GoneError as error:
             return Answer(kind=AnswerKind.NO_NODE, detail=str(error))
@@ -282,7 +282,7 @@ async def _probe(diagnosis: Diagnosis, node: NodeConfig | None) -> None:
     """Send a query to every address where a member may be, by the way that the node would take."""
     federation = diagnosis.federation
     members, outlet = [member.key for member in federation.members], Outlet() if node is None else outlet_of(node)
-    async with Prober(members, visitors_binding(federation), ignored=UNKNOWN_SECTIONS, outlet=outlet) as prober:
+    async with Prober(members, control_binding(federation), ignored=UNKNOWN_SECTIONS, outlet=outlet) as prober:
 
         async def probe(patient: Patient, address: Address, text: str, via: list[str]) -> None:
             answer, proxy = await prober.ask(address, patient.member.index), outlet.proxies.of(address)

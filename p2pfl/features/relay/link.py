@@ -217,7 +217,7 @@ class RelayArrival:
         self._count_control = count_control
 
     def advance(self, stage: ConnectionStage) -> None:
-        if stage is ConnectionStage.VISITING:
+        if stage is ConnectionStage.CONTROL:
             self._count_control(asyncio.get_running_loop().time())
 
     def admit(self) -> None:

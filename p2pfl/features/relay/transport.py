@@ -218,16 +218,16 @@ class RelayDialing:
 def at_relay(error: UnreachedError, address: Address) -> UnreachedError:
     """Return the reason why nothing was reached at the address of a relay."""
     text, remedy = error.text, error.remedy
-    if error.hurdle is DialError.CERTIFICATE and address.pin and "pinned" in text:
+    if error.kind is DialError.CERTIFICATE and address.pin and "pinned" in text:
         text = text.replace("in its address", "in [network] relays")
         remedy = (
             "compare it with what `p2pfl relay` logs at its start: it was renewed, or something on the way opens TLS"
         )
-    elif error.hurdle is DialError.CERTIFICATE:
+    elif error.kind is DialError.CERTIFICATE:
         remedy = remedy.replace("at the end of the address", "at the end of its URL")
-    elif error.hurdle is DialError.NAME:
+    elif error.kind is DialError.NAME:
         remedy = "correct [network] relays, or the DNS of this machine"
-    elif error.hurdle is DialError.NOT_A_NODE:
+    elif error.kind is DialError.NOT_A_NODE:
         text = text.replace("does not reach the node behind it", "does not reach the relay behind it")
         remedy = remedy.replace("start the node", "start the relay").replace("address", "URL")
     elif address.tls and ConnectionResetError.__name__ in text:
@@ -235,4 +235,4 @@ def at_relay(error: UnreachedError, address: Address) -> UnreachedError:
         remedy = "ws:// in place of wss://, if the relay has no certificate"
     elif not remedy:
         remedy = f"is the relay running, and does its firewall let port {address.port} in?"
-    return UnreachedError(error.hurdle, text, remedy)
+    return UnreachedError(error.kind, text, remedy)

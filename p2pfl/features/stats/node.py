@@ -172,15 +172,15 @@ class StatsNode:
             federation,
             self._index,
             identity,
-            links.sides.say,
+            links.extensions.say,
             is_new=lambda member, serial: self.policy.is_new(self._name(member), serial, self._waiting[member]),
             on_question=self._come,
         )
-        self._sums = QuestionSums(links.sides.say)
+        self._sums = QuestionSums(links.extensions.say)
         self._deciding = asyncio.Lock()
         self._is_busy = False
-        links.sides.add(HandledChannel(channel=CHANNEL, handler=self._statements))
-        links.sides.add(HandledChannel(channel=SUMS_CHANNEL, handler=self._sums))
+        links.extensions.add(HandledChannel(channel=CHANNEL, handler=self._statements))
+        links.extensions.add(HandledChannel(channel=SUMS_CHANNEL, handler=self._sums))
 
     async def run(self) -> NoReturn:
         """Take questions."""

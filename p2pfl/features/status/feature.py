@@ -307,7 +307,7 @@ class StatusDisplay(Attached):
             snapshot_bytes=needs.snapshot_bytes,
             missing=roster.missing,
             is_excused=lambda peer: node.presence.is_excused(peer),  # noqa: PLW0108 - set by a later feature
-            losses=node.workshop.figures.losses,
+            losses=node.runner.figures.losses,
         )
         self.display = Display(
             identity=setup.identity,
@@ -327,7 +327,7 @@ class StatusDisplay(Attached):
         return None if session is None else (session[0], session[1].bytes_came)
 
     def _measures(self) -> Sequence[Measure]:
-        return self._node.workshop.measures
+        return self._node.runner.measures
 
     def _send(self, peer: int, message: VitalsTold, *, urgent: bool = False) -> bool:
         return self._node.say(peer, CHANNEL, message, if_free=not urgent)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from p2pfl.core.core import Course
+from p2pfl.core.core import Algorithm
 from p2pfl.core.limits import TokenBucket
 from p2pfl.core.settings import Phase
 from p2pfl.errors import StorageError
@@ -74,7 +74,7 @@ class MemberNews:
     Times are monotonic.
     """
 
-    core: Course
+    core: Algorithm
     feed: Feed
     raise_alarm: Callable[[str, int | None, str], None]
     software: str
@@ -158,7 +158,7 @@ class Watchdog:
     that a snapshot needs.
     """
 
-    core: Course
+    core: Algorithm
     feed: Feed
     raise_alarm: Callable[[str, int | None, str], None]
     room_bytes: Callable[[], float]

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from p2pfl.config.charter import federation_id
 from p2pfl.core import events
-from p2pfl.core.core import Course
+from p2pfl.core.core import Algorithm
 from p2pfl.core.settings import Facts, Phase, Settings
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
@@ -91,7 +91,7 @@ Answer = events.RoundTrained | events.RoundRefused | events.RoundCommitted | eve
 ALL_DONE = "every round was done"
 
 
-class SummedRounds(Course):
+class SummedRounds(Algorithm):
     """Hands the driver's answers to whoever waits for them. `halted_by` is why this node gives no part any more."""
 
     mixes = False

@@ -1,6 +1,6 @@
 """One node's sums over its sessions: carries out what the protocol decides, keeps its time, and the flow of messages.
 
-    talk = SumTalk(sums, links.sides.say, keep=kept.add)
+    talk = SumTalk(sums, links.extensions.say, keep=kept.add)
     outcome = await talk.sum(label, values, terms)      SumDone or Refused
     await talk.farewell(outcome.members)                before the sessions are closed
 

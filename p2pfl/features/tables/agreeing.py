@@ -497,15 +497,15 @@ async def agree(federation: FederationConfig, node: NodeConfig, identity: Identi
         talk = SchemaTalk(
             agreement,
             federation.neighbors(member.index),
-            links.sides.say,
+            links.extensions.say,
             lambda: keep(federation, node, agreement.merge_all()),
         )
-        links.sides.add(HandledChannel(channel=CHANNEL, handler=talk, guards=True))
+        links.extensions.add(HandledChannel(channel=CHANNEL, handler=talk, guards=True))
         sums = None
         if settings is not None:
             kept = KeptSums(node.state_dir, settings.members)
-            sums = sum_talk(settings, identity, kept, links.sides.say, first_wait_s=FIRST_WAIT_S, alarm=talk.alarm)
-            links.sides.add(HandledChannel(channel=SUMS, handler=sums))
+            sums = sum_talk(settings, identity, kept, links.extensions.say, first_wait_s=FIRST_WAIT_S, alarm=talk.alarm)
+            links.extensions.add(HandledChannel(channel=SUMS, handler=sums))
         await doors.enter_async_context(links)
         if node.discovery:
             await doors.enter_async_context(discovery_of(member, node, lambda: federation, links))

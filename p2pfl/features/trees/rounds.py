@@ -24,7 +24,7 @@ import numpy as np
 
 from p2pfl.config.model import FederationConfig
 from p2pfl.console.output import size
-from p2pfl.core.core import Course
+from p2pfl.core.core import Algorithm
 from p2pfl.core.settings import Phase
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
@@ -374,7 +374,7 @@ class TreesFeature(Feature):
             if mistake is not None:
                 raise mistake
 
-    def course(self, setup: Setup, state: NodeState) -> Course | None:
+    def algorithm(self, setup: Setup, state: NodeState) -> Algorithm | None:
         return None if _trees_of(setup.learner) is None else SummedRounds.of(setup, state)
 
     def attach(self, node: NodeView) -> Attached | None:

@@ -11,7 +11,7 @@ import torch
 from p2pfl.compress import make_compressor
 from p2pfl.config import TaskConfig
 from p2pfl.errors import UserError
-from sim import Clock, Course, InStep, Vectors, World, describe, simulate
+from sim import Algorithm, Clock, InStep, Vectors, World, describe, simulate
 from topologies import build, spectrum
 
 IN_STEP = {"arrays": True, "clock": "in-step"}
@@ -71,7 +71,7 @@ def clock_of(graph, samples, **options):
         "beyond": (1.0, 3.0), "closing": 10, "weigh": np.ones(4), "factor": np.minimum(*weight[ends.T]),
         "replicas": True,
     }  # fmt: skip
-    return Clock(Course(**plain | options))
+    return Clock(Algorithm(**plain | options))
 
 
 @pytest.mark.parametrize(

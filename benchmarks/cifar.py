@@ -79,8 +79,8 @@ def images_of(file: Path) -> tuple[Tensor, Tensor]:
 
     jpeg, ends, labels = (np.load(file)[name] for name in ("jpeg", "ends", "labels"))
     images = np.empty((len(ends), 32, 32, 3), np.uint8)
-    for number, one in enumerate(np.split(jpeg, ends[:-1])):
-        images[number] = Image.open(io.BytesIO(one.tobytes())).convert("RGB")
+    for number, raw in enumerate(np.split(jpeg, ends[:-1])):
+        images[number] = Image.open(io.BytesIO(raw.tobytes())).convert("RGB")
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
     return pixels.float().div_(127.5).sub_(1.0), torch.from_numpy(labels.astype(np.int64))
 
@@ -164,7 +164,7 @@ def table(out: Path) -> str:
 
 def by_split(out: Path) -> dict[str, list[dict[str, Any]]]:
     runs = [json.loads(file.read_text()) for file in sorted(out.glob("*.json"))]
-    return {split: found for split in SPLITS if (found := [run for run in runs if run["split"] == split])}
+    return {split: kept for split in SPLITS if (kept := [run for run in runs if run["split"] == split])}
 
 
 def picture(out: Path, file: Path) -> None:

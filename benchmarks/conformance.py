@@ -39,13 +39,13 @@ def case(nodes: int, topology: str, partition: str, *, seeds: int, rounds: int) 
             real += reports
             loads.append(busy)
             simulated.append(virtually(made, setting))
-    one, other = means(real), means(simulated)
+    measured, predicted = means(real), means(simulated)
     print(f"\n{nodes} nodes, {topology}, {partition}, {seeds} seeds, busy {max(loads):.2f}")
     print(f"{'':20}{'real':>12}{'simulated':>12}{'apart':>9}{'limit':>9}")
-    for key, value in one.items():
-        limit = f"{apart(one, other, key):9.4f}{LIMITS[key][1]:9}" if key in LIMITS else ""
-        print(f"{key:20}{value:12.5f}{other[key]:12.5f}{limit}", flush=True)
-    return all(apart(one, other, key) <= limit for key, (_, limit) in LIMITS.items())
+    for key, value in measured.items():
+        limit = f"{apart(measured, predicted, key):9.4f}{LIMITS[key][1]:9}" if key in LIMITS else ""
+        print(f"{key:20}{value:12.5f}{predicted[key]:12.5f}{limit}", flush=True)
+    return all(apart(measured, predicted, key) <= limit for key, (_, limit) in LIMITS.items())
 
 
 def main() -> int:

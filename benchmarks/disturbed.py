@@ -32,13 +32,13 @@ Row = dict[str, Any]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kinds = parser.add_subparsers(dest="kind", required=True)
-    one = kinds.add_parser("losses")
-    one.add_argument("--scenario", action="append", choices=list(losing.SCENARIOS), help="default: all")
-    one.add_argument("--rounds", type=int, help="of each node; in place of the scenario's own")
-    one.add_argument("--seed", type=int, default=0)
-    one.add_argument("--keep", type=Path, metavar="DIR", help="leave the federations and their logs there")
-    one.add_argument("--json", type=Path, metavar="FILE")
-    one.add_argument("--kills", type=int, default=losing.Setting().kills, help="in snapshot-chaos")
+    command = kinds.add_parser("losses")
+    command.add_argument("--scenario", action="append", choices=list(losing.SCENARIOS), help="default: all")
+    command.add_argument("--rounds", type=int, help="of each node; in place of the scenario's own")
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--keep", type=Path, metavar="DIR", help="leave the federations and their logs there")
+    command.add_argument("--json", type=Path, metavar="FILE")
+    command.add_argument("--kills", type=int, default=losing.Setting().kills, help="in snapshot-chaos")
     options = parser.parse_args()
     with ExitStack() as stack:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -65,7 +65,7 @@ def losses(options: argparse.Namespace, folder: Path) -> Iterator[Row]:
             continue
         sides = ((scenario, "twin", outcome.twin, ""), ("", "disturbed", outcome.disturbed, f"{outcome.limit:.5f}"))
         for name, side, ended, limit in sides:
-            alarms = {node: told for node, told in ended.alarms.items() if told}
+            alarms = {node: kinds for node, kinds in ended.alarms.items() if kinds}
             more = [*ended.rounds.values()], [*ended.codes.values()], {"alarms": alarms} if alarms else {}, ended.notes
             print(f"{name:16}{side:11}{ended.worst:10.5f}{ended.mean:10.5f}{limit:>10}{ended.seconds:9.1f}", end="  ")
             print("; ".join(str(part) for part in more if part))

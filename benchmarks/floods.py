@@ -163,8 +163,8 @@ def bound(pid: int, core: float) -> Path:
     group = (first if first.is_dir() else first.parent) / f"p2pfl-floods-{pid}"
     group.mkdir()
     quota = int(core * PERIOD_US)
-    told = {"cpu.cfs_quota_us": quota, "cpu.shares": 10_240}
-    for name, value in (told if first.is_dir() else {"cpu.max": f"{quota} {PERIOD_US}", "cpu.weight": 1000}).items():
+    limits = {"cpu.cfs_quota_us": quota, "cpu.shares": 10_240}
+    for name, value in (limits if first.is_dir() else {"cpu.max": f"{quota} {PERIOD_US}", "cpu.weight": 1000}).items():
         (group / name).write_text(str(value))
     (group / "cgroup.procs").write_text(str(pid))
     return group
@@ -174,28 +174,28 @@ class Nodes:
     """The processes of a federation; the first one reports its figures."""
 
     def __init__(self, ward: Path, count: int, core: float | None = None) -> None:
-        figures, told = os.pipe()
+        figures, answers = os.pipe()
         self._asked, asks = os.pipe()
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         self._processes = [
             subprocess.Popen(
-                [sys.executable, __file__, "--node", str(ward), f"node{index}", str(told)],
+                [sys.executable, __file__, "--node", str(ward), f"node{index}", str(answers)],
                 stdin=self._asked if index == 0 else None,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                pass_fds=[told],
+                pass_fds=[answers],
                 env=environment,
             )
             for index in range(count)
         ]
-        os.close(told)
+        os.close(answers)
         self._asks, self._figures = asks, os.fdopen(figures)
         self._group = None if core is None else bound(self._processes[0].pid, core)
 
     def ask(self) -> dict[str, float]:
         os.write(self._asks, b"\n")
-        told: dict[str, float] = json.loads(self._figures.readline())
-        return told
+        row: dict[str, float] = json.loads(self._figures.readline())
+        return row
 
     def stop(self) -> None:
         for process in self._processes:
@@ -264,7 +264,7 @@ def measure(options: argparse.Namespace) -> None:
         for kind in options.floods.split(",")
         for origin in (["own"] if kind == "none" else getattr(options, "from").split(","))
     ]
-    found: dict[tuple[str, str], list[dict[str, float]]] = {run: [] for run in runs}
+    rows: dict[tuple[str, str], list[dict[str, float]]] = {run: [] for run in runs}
     with tempfile.TemporaryDirectory() as place:
         ports = prepare(Path(place) / "ward", options)
         nodes = Nodes(Path(place) / "ward", options.nodes, options.core)
@@ -273,16 +273,16 @@ def measure(options: argparse.Namespace) -> None:
                 time.sleep(0.5)
             for _ in range(options.repeats):
                 for run in runs:
-                    found[run].append(once(nodes, *run, ports, options.seconds))
+                    rows[run].append(once(nodes, *run, ports, options.seconds))
                     time.sleep(SETTLE_S)
         finally:
             nodes.stop()
-    show(found)
+    show(rows)
 
 
-def show(found: dict[tuple[str, str], list[dict[str, float]]]) -> None:
+def show(figures: dict[tuple[str, str], list[dict[str, float]]]) -> None:
     middles = {
-        run: {key: statistics.median(one[key] for one in rows) for key in rows[0]} for run, rows in found.items()
+        run: {key: statistics.median(row[key] for row in rows) for key in rows[0]} for run, rows in figures.items()
     }
     alone = next((row for (kind, _), row in middles.items() if kind == "none"), None)
     for number, ((kind, origin), row) in enumerate(middles.items()):

@@ -302,9 +302,9 @@ async def secretstream_scene(_pipe: Connection, options: Options, *, far: bool) 
     """Seal and open in one process, chunk by chunk."""
     if far:
         return {}
-    one, other = KEYS
-    sealing = Session(SessionKeys(send=one, receive=other, session_id=b"", peer_public=b""))
-    opening = Session(SessionKeys(send=other, receive=one, session_id=b"", peer_public=b""))
+    ours, theirs = KEYS
+    sealing = Session(SessionKeys(send=ours, receive=theirs, session_id=b"", peer_public=b""))
+    opening = Session(SessionKeys(send=theirs, receive=ours, session_id=b"", peer_public=b""))
     body, meter = body_of(options), Meter()
     meter.begin()
     for _ in range(options.messages):

@@ -36,14 +36,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[5, 20, 200])
     parser.add_argument("--joins", type=int, default=20)
-    wanted = parser.parse_args()
-    print("| graph | " + " | ".join(f"{size} members" for size in wanted.sizes) + " |")
-    print("|---|" + "---|" * len(wanted.sizes))
+    options = parser.parse_args()
+    print("| graph | " + " | ".join(f"{size} members" for size in options.sizes) + " |")
+    print("|---|" + "---|" * len(options.sizes))
     for spec in SPECS:
         cells = []
-        for size in wanted.sizes:
-            found = changes(spec, size, wanted.joins)
-            cells.append("not at every size" if found is None else "{:.0f} edges, +{:.1f} -{:.1f}".format(*found))
+        for size in options.sizes:
+            changed = changes(spec, size, options.joins)
+            cells.append("not at every size" if changed is None else "{:.0f} edges, +{:.1f} -{:.1f}".format(*changed))
         print(f"| {spec} | " + " | ".join(cells) + " |")
 
 

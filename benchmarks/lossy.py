@@ -63,10 +63,10 @@ def main() -> None:
     for rate in map(float, options.rates.split(",")):
         for name, run in ways.items():
             runs = [figures(run(rate, seed)) for seed in range(options.runs)]
-            arrived = [one["to_90_s"] for one in runs if one["to_90_s"] is not None]
+            arrived = [outcome["to_90_s"] for outcome in runs if outcome["to_90_s"] is not None]
             row = {"loss": rate, "how": name, "reached": f"{len(arrived)}/{len(runs)}"}
             row |= {"to_90_s": round(median(arrived), 1) if arrived else None}
-            print(json.dumps(row | {"worst": [round(one["worst"] or 0, 3) for one in runs]}), flush=True)
+            print(json.dumps(row | {"worst": [round(outcome["worst"] or 0, 3) for outcome in runs]}), flush=True)
 
 
 if __name__ == "__main__":

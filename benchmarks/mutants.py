@@ -220,18 +220,20 @@ def lines_of_tests(tree: Path, package: Path, tests: list[str], work: Path) -> t
         measured.start()
         status = pytest.main([*(word for word in PYTEST if word != "-x"), *tests], plugins=[contexts])
         measured.stop()
-        data, found = measured.get_data(), {}
+        data, by_file = measured.get_data(), {}
         for file in data.measured_files():
             lines = data.contexts_by_lineno(file)
-            found[str(Path(file).relative_to(tree))] = {line: [one for one in by if one] for line, by in lines.items()}
-        kept.write_text(json.dumps([found, contexts.took]), encoding="utf-8")
+            by_file[str(Path(file).relative_to(tree))] = {
+                line: [name for name in by if name] for line, by in lines.items()
+            }
+        kept.write_text(json.dumps([by_file, contexts.took]), encoding="utf-8")
         return int(status)
 
     if not kept.exists():
         status = forked(tree, measure, 1500.0)
         print(f"{package.name}: lines of tests recorded (exit {status})", flush=True)
-    found, took = json.loads(kept.read_text(encoding="utf-8"))
-    return {file: {int(line): by for line, by in lines.items()} for file, lines in found.items()}, took
+    by_file, took = json.loads(kept.read_text(encoding="utf-8"))
+    return {file: {int(line): by for line, by in lines.items()} for file, lines in by_file.items()}, took
 
 
 def tests_for(mutant: Mutant, lines: dict, took: dict, tests: list[str], most_s: float) -> list[str]:
@@ -303,21 +305,21 @@ def main() -> None:
         package = Path(name) if (ROOT / name).is_dir() else Path("p2pfl", name)
         tests = [f"tests/{where}" for where in WHERE.get(name, (name,))]
         lines, took = lines_of_tests(tree, package, tests, work)
-        every = sorted({one for file in sorted((tree / package).rglob("*.py")) for one in mutants_of(tree, file)})
+        every = sorted({mutant for file in sorted((tree / package).rglob("*.py")) for mutant in mutants_of(tree, file)})
         drawn = random.Random(f"{SEED} {name}").sample(every, min(COUNT, len(every)))[: options.count]
-        found = defaultdict(int)
+        outcomes = defaultdict(int)
         for mutant in drawn:
             chosen = tests_for(mutant, lines, took, tests, options.most_s)
-            chosen = [test for test in chosen if not any(test.startswith(one) for one in options.without)]
+            chosen = [test for test in chosen if not any(test.startswith(prefix) for prefix in options.without)]
             row = {"package": name} | judged(mutant, chosen, tree, work, options.most_s)
-            found[row["outcome"]] += 1
+            outcomes[row["outcome"]] += 1
             with (work / "results.jsonl").open("a", encoding="utf-8") as results:
                 results.write(json.dumps(row) + "\n")
             if row["outcome"] != "killed":
                 print(
                     f"{row['outcome']:9}{row['file']}:{row['line']}: {row['before']!r} -> {row['after']!r}", flush=True
                 )
-        print(f"{name}: {len(drawn)} of {len(every)} mutants drawn: {dict(found)}", flush=True)
+        print(f"{name}: {len(drawn)} of {len(every)} mutants drawn: {dict(outcomes)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def measured(text: str, options: argparse.Namespace) -> Figures:
         beside = bare(folder, options.batch, steps * options.rounds, probe=[str(options.nice)])
     figures = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
     for name, some in (("loop", probed), ("bare_loop", beside)):  # the worst of the nodes
-        figures |= {f"{name}_{key}": max(one[key] for one in some) for key in probed[0] if key.startswith("late_")}
+        figures |= {f"{name}_{key}": max(node[key] for node in some) for key in probed[0] if key.startswith("late_")}
     return {"parameters": trial["parameters"], "local_steps": steps, "rounds": options.rounds} | figures
 
 
@@ -117,10 +117,10 @@ def federation(folder: str, options: argparse.Namespace, steps: int, *, probe: S
         (ward / "task.py").write_text((Path(folder) / "task.py").read_text())
         file = ward / "federation.toml"
         text = file.read_text()
-        wanted = {"rounds": options.rounds, "local_steps": steps, "batch_size": options.batch}
+        settings = {"rounds": options.rounds, "local_steps": steps, "batch_size": options.batch}
         if options.compressor:
-            wanted["compressor"] = f'"{options.compressor}"'
-        for key, value in wanted.items():
+            settings["compressor"] = f'"{options.compressor}"'
+        for key, value in settings.items():
             line = next(line for line in text.splitlines() if line.startswith(f"{key} ="))
             text = text.replace(line, f"{key} = {value}", 1)
         training = "learning_rate = 0.01\nevaluate_every = 0"

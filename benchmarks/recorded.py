@@ -68,12 +68,12 @@ def learning(number: int) -> tuple[FederationConfig, WorldSpec]:
 def digests() -> dict[str, list[str]]:
     worlds = {f"drawn {seed}": draw(seed) for seed in DRAWN}
     worlds |= {f"digits {number}": learning(number) for number in LEARNING}
-    found = {}
+    result = {}
     for name, (federation, world) in worlds.items():
         report = simulate(federation, world=world, references=False)
-        found[name] = [report.digest, report.value_digest]
-        print(name, *(digest[:12] for digest in found[name]), flush=True)
-    return found
+        result[name] = [report.digest, report.value_digest]
+        print(name, *(digest[:12] for digest in result[name]), flush=True)
+    return result
 
 
 def session() -> dict[str, list[str]]:
@@ -103,12 +103,12 @@ def main() -> int:
     which.add_argument("--write", type=Path)
     which.add_argument("--compare", type=Path)
     given = parser.parse_args()
-    found = digests() | session()
+    now = digests() | session()
     if given.write:
-        given.write.write_text(json.dumps(found, indent=1))
+        given.write.write_text(json.dumps(now, indent=1))
         return 0
     recorded = json.loads(given.compare.read_text())
-    changed = [name for name in recorded if found.get(name) != recorded[name]]
+    changed = [name for name in recorded if now.get(name) != recorded[name]]
     print("changed:", ", ".join(changed) or "nothing")
     return bool(changed)
 

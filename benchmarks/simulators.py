@@ -110,7 +110,7 @@ class Work:
         from torch import from_numpy
 
         outputs = [network(model)(from_numpy(self.test_x)).argmax(dim=1).numpy() for model in models]
-        return float(np.mean([(found == self.test_y).mean() for found in outputs]))
+        return float(np.mean([(guess == self.test_y).mean() for guess in outputs]))
 
 
 def network(model: Any = None) -> Any:
@@ -257,7 +257,7 @@ def run_flower(work: Work) -> None:
         def ask(asked: list[int]) -> int:
             contents = [RecordDict({"arrays": ArrayRecord([models[places.get(member, 0)]])}) for member in asked]
             pairs = zip(contents, asked, strict=True)
-            messages = [Message(content=one, dst_node_id=member, message_type="train") for one, member in pairs]
+            messages = [Message(content=content, dst_node_id=member, message_type="train") for content, member in pairs]
             for reply in grid.send_and_receive(messages):
                 place = int(reply.content["place"]["place"])
                 places[reply.metadata.src_node_id] = place
@@ -349,11 +349,11 @@ def processes() -> list[psutil.Process]:
 
 def total(figure: Callable[[psutil.Process], float]) -> float:
     """Sum a figure over the processes of the simulator that has been started."""
-    found = 0.0
+    whole = 0.0
     for process in processes():
         with contextlib.suppress(psutil.Error):
-            found += figure(process)
-    return found
+            whole += figure(process)
+    return whole
 
 
 def measure(name: str, python: str, task: Path, size: tuple[str, str], asked: argparse.Namespace) -> dict[str, Any]:
@@ -361,9 +361,9 @@ def measure(name: str, python: str, task: Path, size: tuple[str, str], asked: ar
     with tempfile.TemporaryDirectory() as folder:
         said, limit_s = Path(folder) / "said", asked.limit
         command = [python, __file__, "--one", name, str(task), *size, str(limit_s), asked.device or ""]
-        one = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         how: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        with said.open("w") as errors, subprocess.Popen(command, stderr=errors, env=os.environ | one, **how) as child:
+        with said.open("w") as errors, subprocess.Popen(command, stderr=errors, env=os.environ | alone, **how) as child:
             try:
                 row = watched(child, limit_s)
             finally:

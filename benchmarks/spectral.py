@@ -112,7 +112,7 @@ def measured(spec: str, nodes: int, *, certify: bool) -> dict[str, Any]:
     laplacian = Laplacian.plain(graph)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.process_time()
-    found = extremes(laplacian, certify=certify)
+    eigen = extremes(laplacian, certify=certify)
     cpu = time.process_time() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     whole = topology.formula is not None and graph.nodes == topology.nodes
@@ -125,20 +125,20 @@ def measured(spec: str, nodes: int, *, certify: bool) -> dict[str, Any]:
         "build_cpu_s": built,
         "peak_mb": peak / 1024,
         "before_mb": before / 1024,
-        "method": found.method,
-        "low": found.low,
-        "high": found.high,
-        "error": abs(found.low / topology.formula.low - 1.0) if whole else None,
-        "high_error": abs(found.high / topology.formula.high - 1.0) if whole else None,
-        "relative_residual": found.residual / found.low,
-        "high_residual": found.high_residual / found.high,
-        "lower": found.lower,
-        "probable": found.probable,
-        "certified": found.certified,
-        "converged": found.converged,
-        "products": found.products,
+        "method": eigen.method,
+        "low": eigen.low,
+        "high": eigen.high,
+        "error": abs(eigen.low / topology.formula.low - 1.0) if whole else None,
+        "high_error": abs(eigen.high / topology.formula.high - 1.0) if whole else None,
+        "relative_residual": eigen.residual / eigen.low,
+        "high_residual": eigen.high_residual / eigen.high,
+        "lower": eigen.lower,
+        "probable": eigen.probable,
+        "certified": eigen.certified,
+        "converged": eigen.converged,
+        "products": eigen.products,
         "product_s": product,
-        "times_products": cpu / (found.products * product) if found.products else None,
+        "times_products": cpu / (eigen.products * product) if eigen.products else None,
     }
 
 

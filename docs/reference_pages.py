@@ -120,10 +120,10 @@ def walk(command: click.Command, name: str, parent: click.Context | None = None)
     )
     yield context
     if isinstance(command, click.Group):
-        for one in command.list_commands(context):
-            below = command.get_command(context, one)
+        for child in command.list_commands(context):
+            below = command.get_command(context, child)
             if below is not None and not below.hidden:
-                yield from walk(below, one, context)
+                yield from walk(below, child, context)
 
 
 def commands() -> Iterator[str]:
@@ -135,8 +135,8 @@ def commands() -> Iterator[str]:
         yield from (f"{'##' if context.command_path.count(' ') < 2 else '###'} {context.command_path}", "")
         yield from paragraphs(command.help or command.short_help or "")
         yield from fenced(" ".join(command.get_usage(context).removeprefix("Usage: ").split()))
-        records = [one.get_help_record(context) for one in command.params if isinstance(one, click.Option)]
-        if options := [one for one in records if one]:
+        records = [option.get_help_record(context) for option in command.params if isinstance(option, click.Option)]
+        if options := [record for record in records if record]:
             yield from table(("option", "meaning"), ((code(name), prose(text)) for name, text in options))
         yield from epilog(command.epilog or "")
 
@@ -188,12 +188,12 @@ def defaults_of(owner: type, more: Mapping[str, Any] | None = None) -> dict[str,
 
     from p2pfl.config.writing import toml_value
 
-    found = {
-        one.name: one.default
-        for one in fields(owner)
-        if one.default not in (MISSING, None) and not is_dataclass(one.default)
+    values = {
+        field.name: field.default
+        for field in fields(owner)
+        if field.default not in (MISSING, None) and not is_dataclass(field.default)
     } | dict(more or {})
-    return {key: code(toml_value(value)) for key, value in found.items() if value is not None}
+    return {key: code(toml_value(value)) for key, value in values.items() if value is not None}
 
 
 def settings() -> Iterator[str]:
@@ -286,10 +286,10 @@ def world_default(owner: type, key: str) -> str:
     """The default of a key of a world file, as TOML writes it; that of a random quantity is one number."""
     from dataclasses import MISSING, fields
 
-    one = next(one for one in fields(owner) if one.name == key)
-    if one.default is MISSING and one.default_factory is MISSING:
+    field = next(field for field in fields(owner) if field.name == key)
+    if field.default is MISSING and field.default_factory is MISSING:
         return "must be given"
-    value = one.default if one.default_factory is MISSING else one.default_factory().low
+    value = field.default if field.default_factory is MISSING else field.default_factory().low
     return "not set" if value in (None, ()) else code(json.dumps(value))
 
 
@@ -307,24 +307,24 @@ def built_in_tasks() -> Iterator[str]:
         if name == "csv":
             yield f"- {code(name)}: a table and its target column; its keys are [below](#keys-of-csv)."
             continue
-        found = definition(module, attribute)
-        options = task_options(found)
-        words = prose((ast.get_docstring(found) or "").replace("\n", " "))
-        list_stages = "; ".join(f"`{one}`" for one in options)
-        yield f"- {code(name)}{f' ({list_stages})' if list_stages else ''}: {words}"
+        tree = definition(module, attribute)
+        options = task_options(tree)
+        words = prose((ast.get_docstring(tree) or "").replace("\n", " "))
+        written = "; ".join(f"`{option}`" for option in options)
+        yield f"- {code(name)}{f' ({written})' if written else ''}: {words}"
     yield ""
 
 
-def task_options(found: ast.FunctionDef | ast.ClassDef) -> list[str]:
+def task_options(tree: ast.FunctionDef | ast.ClassDef) -> list[str]:
     """`key = default` of a task's keyword arguments, or of the fields of its class."""
-    if isinstance(found, ast.ClassDef):
+    if isinstance(tree, ast.ClassDef):
         return [
-            f"{one.target.id} = {literal(one.value)}"
-            for one in found.body
-            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+            f"{node.target.id} = {literal(node.value)}"
+            for node in tree.body
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
         ]
-    pairs = zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True)
-    return [f"{one.arg} = {literal(default)}" for one, default in pairs if one.arg != "base_dir"]
+    pairs = zip(tree.args.kwonlyargs, tree.args.kw_defaults, strict=True)
+    return [f"{node.arg} = {literal(default)}" for node, default in pairs if node.arg != "base_dir"]
 
 
 def literal(node: ast.expr | None) -> str:
@@ -377,14 +377,14 @@ def specs() -> Iterator[str]:
     yield from topologies()
 
 
-def entries(found: Iterable[Any], *, by_place: bool = False, **more: str) -> Iterator[str]:
+def entries(listed: Iterable[Any], *, by_place: bool = False, **more: str) -> Iterator[str]:
     """The entries of catalogs, with further fields of theirs under these words."""
     yield ""
-    for one in found:
-        facts = {parameter_name(each.name, each.default): parameter_text(each) for each in one.parameters}
-        facts |= {words: prose(str(getattr(one, key))) for key, words in more.items()}
-        name = one.usage if by_place else one.shown
-        yield from item(name, getattr(one, "shows", one.means), facts | {"source": prose(one.source)})
+    for entry in listed:
+        facts = {parameter_name(each.name, each.default): parameter_text(each) for each in entry.parameters}
+        facts |= {words: prose(str(getattr(entry, key))) for key, words in more.items()}
+        name = entry.usage if by_place else entry.shown
+        yield from item(name, getattr(entry, "shows", entry.means), facts | {"source": prose(entry.source)})
 
 
 def item(name: str, means: str, facts: Mapping[str, str]) -> Iterator[str]:
@@ -398,8 +398,8 @@ def parameter_name(name: str, default: Any) -> str:
     return code(f"{name}={shown(default)}" if known else name)
 
 
-def parameter_text(one: Any) -> str:
-    return f"{sentence(one.means)} Allowed: {prose(one.kind.allowed)}."
+def parameter_text(parameter: Any) -> str:
+    return f"{sentence(parameter.means)} Allowed: {prose(parameter.kind.allowed)}."
 
 
 def topologies() -> Iterator[str]:
@@ -414,16 +414,16 @@ def topologies() -> Iterator[str]:
         "",
     )
     for kind in GraphKind:
-        chosen = {name: one for name, one in FAMILIES.items() if one.kind is kind}
+        chosen = {name: family for name, family in FAMILIES.items() if family.kind is kind}
         if chosen:
             yield from (f"### Topologies: {kind.name.lower().replace('_', ' ')}", "")
-        for name, one in chosen.items():
+        for name, family in chosen.items():
             facts = {
                 parameter_name(key, each.default): f"{sentence(each.meaning)} Allowed: {prose(each.allowed)}."
-                for key, each in one.parameters.items()
+                for key, each in family.parameters.items()
             }
-            words = {"degree": one.degree, "lambda_2": one.connectivity, "source": one.source}
-            yield from item(name, one.rule, facts | {key: prose(text) for key, text in words.items()})
+            words = {"degree": family.degree, "lambda_2": family.connectivity, "source": family.source}
+            yield from item(name, family.rule, facts | {key: prose(text) for key, text in words.items()})
         yield ""
 
 
@@ -477,17 +477,17 @@ def python_api() -> Iterator[str]:
 
 def described(name: str, home: str, how: str) -> Iterator[str]:
     """A class or a function with its signature, its docstring, and what is public in it."""
-    found = definition(home, name)
+    tree = definition(home, name)
     yield from (f"### {name}", "")
-    start = next((one for one in functions(found) if one.name == "__init__"), None)
-    own = found if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef) else start
+    start = next((node for node in functions(tree) if node.name == "__init__"), None)
+    own = tree if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef) else start
     yield from fenced("\n\n".join(filter(None, (how, signature(own, name) if own else ""))), "python")
-    yield from paragraphs(ast.get_docstring(found) or "")
-    if isinstance(found, ast.ClassDef):
-        yield from attributes(found)
-        for one in functions(found):
-            if not one.name.startswith("_") and not is_plain(one):
-                yield from method(one, name)
+    yield from paragraphs(ast.get_docstring(tree) or "")
+    if isinstance(tree, ast.ClassDef):
+        yield from attributes(tree)
+        for node in functions(tree):
+            if not node.name.startswith("_") and not is_plain(node):
+                yield from method(node, name)
 
 
 def fields_of(module: str, name: str) -> Iterator[str]:
@@ -513,72 +513,72 @@ def toml_default(module: str, default: str) -> str:
     return "not set" if value in ("", (), {}) else code(json.dumps(value))
 
 
-def attributes(found: ast.ClassDef) -> Iterator[str]:
+def attributes(tree: ast.ClassDef) -> Iterator[str]:
     """The fields of a class, each with the text below it."""
-    for name, kind, default, text in fields_in(found):
+    for name, kind, default, text in fields_in(tree):
         field = f"{name}{': ' if kind else ''}{kind}{' = ' if default else ''}{default}"
         yield f"- `{field}`" + (f": {prose(text)}" if text else "")
-    for one in functions(found):
-        if is_plain(one):
-            yield f"- `{one.name}: {ast.unparse(one.returns)}`" if one.returns else f"- `{one.name}`"
+    for node in functions(tree):
+        if is_plain(node):
+            yield f"- `{node.name}: {ast.unparse(node.returns)}`" if node.returns else f"- `{node.name}`"
     yield ""
 
 
-def fields_in(found: ast.ClassDef) -> Iterator[tuple[str, str, str, str]]:
+def fields_in(tree: ast.ClassDef) -> Iterator[tuple[str, str, str, str]]:
     """Name, annotation, default and text of each public field; empty where there is none."""
-    for one, after in zip(found.body, [*found.body[1:], None], strict=True):
-        if isinstance(one, ast.AnnAssign | ast.Assign):
-            target = one.target if isinstance(one, ast.AnnAssign) else one.targets[0]
+    for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if isinstance(node, ast.AnnAssign | ast.Assign):
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
             if isinstance(target, ast.Name) and not target.id.startswith("_"):
-                kind = ast.unparse(one.annotation) if isinstance(one, ast.AnnAssign) else ""
+                kind = ast.unparse(node.annotation) if isinstance(node, ast.AnnAssign) else ""
                 text = after.value.value if is_text(after) else ""
-                yield target.id, kind, default_of(one.value), text
+                yield target.id, kind, default_of(node.value), text
 
 
 def default_of(value: ast.expr | None) -> str:
     """A default as it is written; of `field(...)` what it makes, or nothing."""
     if isinstance(value, ast.Call) and ast.unparse(value.func) in ("field", "msgspec.field"):
-        made = {one.arg: ast.unparse(one.value) for one in value.keywords}
+        made = {keyword.arg: ast.unparse(keyword.value) for keyword in value.keywords}
         return made.get("default") or {"dict": "{}", "list": "[]"}.get(made.get("default_factory", ""), "")
     return "" if value is None else ast.unparse(value)
 
 
-def is_plain(one: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def is_plain(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """A property of which the class's own text says what it is."""
-    return "property" in map(ast.unparse, one.decorator_list) and not ast.get_docstring(one)
+    return "property" in map(ast.unparse, node.decorator_list) and not ast.get_docstring(node)
 
 
 def is_text(node: ast.AST | None) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def method(one: ast.FunctionDef | ast.AsyncFunctionDef, owner: str) -> Iterator[str]:
-    marks = {ast.unparse(mark) for mark in one.decorator_list}
-    text = ast.get_docstring(one) or ""
-    yield from (f"#### {owner}.{one.name}", "")
+def method(node: ast.FunctionDef | ast.AsyncFunctionDef, owner: str) -> Iterator[str]:
+    marks = {ast.unparse(mark) for mark in node.decorator_list}
+    text = ast.get_docstring(node) or ""
+    yield from (f"#### {owner}.{node.name}", "")
     if "property" in marks:
-        kind = f": {ast.unparse(one.returns)}" if one.returns else ""
-        yield from fenced(f"{one.name}{kind}  # property", "python")
+        kind = f": {ast.unparse(node.returns)}" if node.returns else ""
+        yield from fenced(f"{node.name}{kind}  # property", "python")
     else:
-        yield from fenced(signature(one, f"{owner}.{one.name}" if "classmethod" in marks else one.name), "python")
+        yield from fenced(signature(node, f"{owner}.{node.name}" if "classmethod" in marks else node.name), "python")
     yield from paragraphs(text)
 
 
-def signature(one: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> str:
+def signature(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> str:
     """As it is written, without `self`; broken at its arguments where it is long."""
-    arguments = re.sub(r"^(self|cls)(, )?", "", ast.unparse(one.args))
-    ends = f" -> {ast.unparse(one.returns)}" if one.returns and one.name != "__init__" else ""
-    begin = "async " if isinstance(one, ast.AsyncFunctionDef) else ""
+    arguments = re.sub(r"^(self|cls)(, )?", "", ast.unparse(node.args))
+    ends = f" -> {ast.unparse(node.returns)}" if node.returns and node.name != "__init__" else ""
+    begin = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
     line = f"{begin}{name}({arguments}){ends}"
     if len(line) <= WIDTH:
         return line
-    parts = split_arguments(one)
+    parts = split_arguments(node)
     return "\n".join([f"{begin}{name}(", *(f"    {part}," for part in parts), f"){ends}"])
 
 
-def split_arguments(one: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+def split_arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
     """Each argument with its annotation and default."""
-    given = one.args
+    given = node.args
     places = [*given.posonlyargs, *given.args]
     defaults = [None] * (len(places) - len(given.defaults)) + list(given.defaults)
     parts = [argument(*pair) for pair in zip(places, defaults, strict=True) if pair[0].arg not in ("self", "cls")]
@@ -590,12 +590,12 @@ def split_arguments(one: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
     return parts + (["**" + argument(given.kwarg, None)] if given.kwarg else [])
 
 
-def argument(one: ast.arg, default: ast.expr | None) -> str:
-    return f"{ast.unparse(one)}{'' if default is None else f' = {ast.unparse(default)}'}"
+def argument(node: ast.arg, default: ast.expr | None) -> str:
+    return f"{ast.unparse(node)}{'' if default is None else f' = {ast.unparse(default)}'}"
 
 
-def functions(found: Any) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return [one for one in getattr(found, "body", []) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+def functions(tree: Any) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [node for node in getattr(tree, "body", []) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 @cache
@@ -609,20 +609,20 @@ def tree_of(module: str) -> ast.Module:
 
 def constant(module: str, name: str) -> Any:
     """The value of a constant that is written out. Raises LookupError: there is none."""
-    for one in tree_of(module).body:
-        targets = [one.target] if isinstance(one, ast.AnnAssign) else one.targets if isinstance(one, ast.Assign) else []
-        if isinstance(one, ast.AnnAssign | ast.Assign) and one.value and name in map(ast.unparse, targets):
-            return ast.literal_eval(one.value)
+    for node in tree_of(module).body:
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
+        if isinstance(node, ast.AnnAssign | ast.Assign) and node.value and name in map(ast.unparse, targets):
+            return ast.literal_eval(node.value)
     raise LookupError(f"{module} has no {name}")
 
 
 def definition(module: str, name: str) -> Any:
     """The syntax tree of a class or a function. Raises LookupError: there is none."""
     kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    found = next((one for one in tree_of(module).body if isinstance(one, kinds) and one.name == name), None)
-    if found is None:
+    tree = next((node for node in tree_of(module).body if isinstance(node, kinds) and node.name == name), None)
+    if tree is None:
         raise LookupError(f"{module} has no {name}")
-    return found
+    return tree
 
 
 # -- metrics ---------------------------------------------------------------------------------------------------------
@@ -721,11 +721,11 @@ def alarms() -> Iterator[str]:
 
     yield from ("# Alarms", "", HOME, "", *ABOUT_ALARMS.strip().splitlines(), "")
     alone = f"{LASTS_S / 60:g} minutes have passed without another one."
-    for kind, one in alarm_texts(FEATURES).items():
-        ends = alone if one.ended_by is None else NEWS[one.ended_by]
-        told = {"means": one.means, "the node": one.does, "to do": one.advice, "ends when": ends}
+    for kind, alarm in alarm_texts(FEATURES).items():
+        ends = alone if alarm.ended_by is None else NEWS[alarm.ended_by]
+        rows = {"means": alarm.means, "the node": alarm.does, "to do": alarm.advice, "ends when": ends}
         yield from (f"## {kind}", "", "| | meaning |", "|---|---|")
-        yield from (f"| {name} | {prose(text)} |" for name, text in told.items())
+        yield from (f"| {name} | {prose(text)} |" for name, text in rows.items())
         yield from ("", *filter(None, (MORE_OF_ALARMS.get(kind),)), "")
     yield from ("## Events that are no alarm", "", "The log and the page show most of these; some only end an alarm.")
     yield from table(("event", "meaning"), ((code(kind), prose(text)) for kind, text in NEWS.items()))

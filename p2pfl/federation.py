@@ -82,11 +82,11 @@ class Federation:
         if privacy is not None:
             document["privacy"] = {key: _plain(value) for key, value in privacy.items() if value is not None}
         document["node"] = _members(_plain(nodes))
-        document["edge"] = [dict(one) for one in edge]
+        document["edge"] = [dict(table) for table in edge]
         mistakes = Mistakes(Path(WHERE))
         config = federation_from(document, mistakes)
-        if mistakes.found:
-            raise self.in_keywords(mistakes.found[0])
+        if mistakes.errors:
+            raise self.in_keywords(mistakes.errors[0])
         self._config = replace(config, task=replace(config.task, given=given))
         names = [member.name for member in self._config.members]
         devices, exactness = _by_node("device", device, names), _by_node("precision", precision, names)
@@ -181,8 +181,8 @@ def load_federation(path: Path | str) -> Federation:
     """Load a federation from its file or folder. Raises UserError: the first mistake in the file."""
     federation = Federation.__new__(Federation)
     # new keys: no charter is valid
-    found = replace(compacted(load_config(path)), admin=(), edition=None, charter=b"")
-    federation._config, federation._objects = found, {}  # noqa: SLF001 - of this module
+    config = replace(compacted(load_config(path)), admin=(), edition=None, charter=b"")
+    federation._config, federation._objects = config, {}  # noqa: SLF001 - of this module
     federation._compute = {}  # noqa: SLF001 - node files say it
     return federation
 
@@ -204,7 +204,7 @@ def _unknown(key: str, value: Any) -> UserError:
     mistakes = Mistakes(Path(WHERE))
     known = [*inspect.signature(Federation.__init__).parameters][1:-1]
     unknown_keys({key: value}, "", [*known, *TRAINING, *GOSSIP], mistakes)
-    return Federation.in_keywords(mistakes.found[0])
+    return Federation.in_keywords(mistakes.errors[0])
 
 
 def _impossible(key: str, value: Any, allowed: str) -> UserError:
@@ -217,7 +217,7 @@ def _check_shapes(task: Any, options: Any, edge: Any, privacy: Any) -> None:
         raise UserError("not a task", file=WHERE, key="task", value=task, allowed="a p2pfl.Task, or the name of one")
     if not (options is None or isinstance(options, Mapping)) or (options and "name" in options):
         raise _impossible("options", options, "a dictionary of the task's own keys, without name")
-    if not isinstance(edge, list | tuple) or not all(isinstance(one, Mapping) for one in edge):
+    if not isinstance(edge, list | tuple) or not all(isinstance(table, Mapping) for table in edge):
         raise _impossible("edge", edge, "a list of dictionaries with between and compressor")
     if not (privacy is None or isinstance(privacy, Mapping)):
         allowed = "a dictionary of the keys of [privacy], such as {'epsilon': 8.0, 'delta': 1e-5}"
@@ -254,10 +254,10 @@ def _spec(key: str, value: Any) -> str:
     if isinstance(value, str):
         return value
     module, qualified = getattr(value, "__module__", None), getattr(value, "__qualname__", "<no name>")
-    found = getattr(sys.modules.get(module or ""), qualified, None)
-    if found is not value:
+    named = getattr(sys.modules.get(module or ""), qualified, None)
+    if named is not value:
         raise UserError(
-            "this cannot be found by its name" if found is None else "its name now belongs to another object",
+            "this cannot be found by its name" if named is None else "its name now belongs to another object",
             file=WHERE,
             key=key,
             value=value,

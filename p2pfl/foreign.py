@@ -42,14 +42,14 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def fitting(found: Mapping[str, Any], form: type[msgspec.Struct]) -> dict[str, Any]:
+def fitting(values: Mapping[str, Any], form: type[msgspec.Struct]) -> dict[str, Any]:
     """Return the fields of `form` that are there and have its types: another version may lack or change some."""
     fields: dict[str, Any] = {}
     for each in msgspec.structs.fields(form):
-        if each.name in found:
+        if each.name in values:
             with suppress(*UNREADABLE):
-                msgspec.convert(found[each.name], each.type)
-                fields[each.name] = found[each.name]
+                msgspec.convert(values[each.name], each.type)
+                fields[each.name] = values[each.name]
     return fields
 
 

@@ -128,8 +128,8 @@ class Parameter:
 
     @property
     def in_words(self) -> str:
-        told = "" if self.default in (None, MISSING) else f"={self.default:g}"
-        return f"{self.name}{told} ({self.kind.allowed}): {self.means}"
+        default = "" if self.default in (None, MISSING) else f"={self.default:g}"
+        return f"{self.name}{default} ({self.kind.allowed}): {self.means}"
 
     def bound(self, arguments: Mapping[str, Argument]) -> Parameter:
         argument = self.argument or self.name.lower()
@@ -163,8 +163,8 @@ class Entry:
         """Return the part after the colon in a spec that shows all parameters, such as `momentum=0.5,rate=0.7`."""
         if self.example:
             return self.example.partition(":")[2]
-        told = {one.name: one.default for one in self.parameters if one.default not in (None, MISSING)}
-        return ",".join(f"{key}={value:g}" for key, value in told.items())
+        defaults = {param.name: param.default for param in self.parameters if param.default not in (None, MISSING)}
+        return ",".join(f"{key}={value:g}" for key, value in defaults.items())
 
     @property
     def shown(self) -> str:
@@ -176,8 +176,8 @@ class Entry:
         """Return how it is written with positional parameters: `hinge:A,B`, or `constant[:C]` if there is a default."""
         if not self.parameters:
             return self.name
-        told = ":" + ",".join(one.name for one in self.parameters)
-        return self.name + (told if any(one.default is MISSING for one in self.parameters) else f"[{told}]")
+        tail = ":" + ",".join(parameter.name for parameter in self.parameters)
+        return self.name + (tail if any(parameter.default is MISSING for parameter in self.parameters) else f"[{tail}]")
 
     @property
     def hints(self) -> Mapping[str, str]:
@@ -187,20 +187,20 @@ class Entry:
     @property
     def in_words(self) -> str:
         """Describe each parameter: its default, what is allowed, and what it means; empty if there are none."""
-        return "; ".join(one.in_words for one in self.parameters)
+        return "; ".join(parameter.in_words for parameter in self.parameters)
 
     def make(self, values: Mapping[str, Any]) -> Any:
         """Return the object that a spec with these values denotes."""
-        return self.made(**{one.argument: values[one.name] for one in self.parameters})
+        return self.made(**{parameter.argument: values[parameter.name] for parameter in self.parameters})
 
     def checked(self, **values: float) -> None:
         """Check the arguments of direct calls too, as strictly as a spec's. Raises ValueError."""
-        for one in self.parameters:
-            if one.argument in values:
+        for key in self.parameters:
+            if key.argument in values:
                 try:
-                    one.kind.read(values[one.argument])
+                    key.kind.read(values[key.argument])
                 except ValueError:
-                    raise ValueError(f"{one.argument} is {one.kind.allowed}, not {values[one.argument]!r}") from None
+                    raise ValueError(f"{key.argument} is {key.kind.allowed}, not {values[key.argument]!r}") from None
 
 
 E = TypeVar("E", bound=Entry)
@@ -223,7 +223,7 @@ class Catalog(Mapping[str, E], Generic[E]):
             entry = (kind or self.kind)(made=made, **fields)
             if entry.parameters:
                 arguments = signature(made).parameters
-                entry = replace(entry, parameters=tuple(one.bound(arguments) for one in entry.parameters))
+                entry = replace(entry, parameters=tuple(parameter.bound(arguments) for parameter in entry.parameters))
             self.entries[entry.name] = entry
             return made
 
@@ -242,7 +242,7 @@ class Catalog(Mapping[str, E], Generic[E]):
     def usages(self) -> str:
         """Describe all entries, with positional parameters."""
         return ", ".join(entry.usage for entry in self.values()) + _where(
-            one for entry in self.values() for one in entry.parameters
+            parameter for entry in self.values() for parameter in entry.parameters
         )
 
     def require(self, word: str, text: str | None = None, besides: Mapping[str, Entry] | None = None) -> E:
@@ -266,35 +266,35 @@ class Catalog(Mapping[str, E], Generic[E]):
 
     def read(self, text: str) -> tuple[E, dict[str, Any]]:
         """Return the entry and all values of `NAME[:key=value,...]`. Raises ValueError, which says what is valid."""
-        name, colon, told = text.partition(":")
+        name, colon, rest = text.partition(":")
         entry = self.require(name)
-        return entry, read_parameters(name, told if colon else None, entry.parameters, example=entry.settings)
+        return entry, read_parameters(name, rest if colon else None, entry.parameters, example=entry.settings)
 
     def read_by_place(self, text: str) -> tuple[E, list[float]]:
         """Return the entry and all values of `NAME[:X,...]`. Raises ValueError, which says what would be valid."""
-        name, colon, told = text.partition(":")
+        name, colon, rest = text.partition(":")
         entry = self.require(name)
         try:
-            values = [float(part) for part in told.split(",")] if colon else []
-            values += [one.default for one in entry.parameters[len(values) :]]
-            found = [one.kind.read(value) for one, value in zip(entry.parameters, values, strict=True)]
+            values = [float(part) for part in rest.split(",")] if colon else []
+            values += [parameter.default for parameter in entry.parameters[len(values) :]]
+            numbers = [parameter.kind.read(value) for parameter, value in zip(entry.parameters, values, strict=True)]
         except ValueError:
             raise ValueError(f"{self.what} {name}: write {entry.usage}{_where(entry.parameters)}") from None
-        return entry, found
+        return entry, numbers
 
     def own(self, text: str) -> tuple[str, str | None] | None:
         """Return the name of a user's own object and the part after its comma, or None if the text does not name
         one.
         """
-        name, comma, told = text.partition(",")
+        name, comma, rest = text.partition(",")
         if not OBJECT.fullmatch(name) or name.partition(":")[0] in self.entries:
             return None
-        return name, told if comma else None
+        return name, rest if comma else None
 
 
 def _where(parameters: Iterable[Parameter]) -> str:
     """Describe the values that each parameter may have."""
-    kinds = {one.name: one.kind.allowed for one in parameters}
+    kinds = {parameter.name: parameter.kind.allowed for parameter in parameters}
     return "".join(f", {name} {allowed}" for name, allowed in kinds.items())
 
 
@@ -306,8 +306,8 @@ def read_parameters(
 
     Raises ValueError, which names the word, what is wrong with it and what would be valid.
     """
-    kinds = {one.name: one.kind for one in parameters or ()}
-    found: dict[str, float | None] = {}
+    kinds = {param.name: param.kind for param in parameters or ()}
+    values: dict[str, float | None] = {}
     for part in [] if text is None else text.split(","):
         key, equals, value = part.partition("=")
         if parameters is None:
@@ -316,10 +316,10 @@ def read_parameters(
         elif key not in kinds or not equals:
             known = f"none of its parameters {', '.join(kinds)}, as in {example}" if kinds else "there: it takes none"
             raise ValueError(f"{short(name)}: {short(part)!r} is {known}")
-        if key in found:
+        if key in values:
             raise ValueError(f"{short(name)}: {key} appears twice")
-        found[key] = read_number(f"{short(name)}: {short(part)}", kinds.get(key, ANY_NUMBER), value)
-    return found if parameters is None else {one.name: found.get(one.name, one.default) for one in parameters}
+        values[key] = read_number(f"{short(name)}: {short(part)}", kinds.get(key, ANY_NUMBER), value)
+    return values if parameters is None else {param.name: values.get(param.name, param.default) for param in parameters}
 
 
 def read_number(part: str, kind: Kind, text: str) -> float:

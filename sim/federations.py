@@ -166,7 +166,7 @@ def with_privacy(federation: FederationConfig, spec: str) -> FederationConfig:
         return replace(federation, privacy=None)
     mistakes = Mistakes(federation.path)
     privacy = read_privacy(_table(spec), mistakes)
-    for mistake in mistakes.found:
+    for mistake in mistakes.errors:
         said = f"{mistake.key}: {mistake.message}".replace("privacy.", "")
         raise UserError(said, key=KEY, value=mistake.value or spec, allowed=mistake.allowed)
     return replace(federation, privacy=privacy, training=replace(federation.training, when_through="mix"))
@@ -179,7 +179,7 @@ def refuse_broken(federation: FederationConfig) -> FederationConfig:
         text = "with privacy a node trains no more rounds than its budget is for"
         mistakes.add(text, "training.when_through", federation.training.when_through, "mix")
     refuse_broken_promises(federation, mistakes)
-    for mistake in mistakes.found:
+    for mistake in mistakes.errors:
         mistake.file = None
         raise mistake
     return federation
@@ -319,7 +319,7 @@ def _with_graph(federation: FederationConfig, file: Path | None, *, directed: bo
 def _gossip(gossip: GossipConfig, settings: Mapping[str, Any]) -> GossipConfig:
     mistakes = Mistakes(Path("sim run"))
     values = read_table(dict(settings), "", GOSSIP, mistakes)
-    for mistake in mistakes.found:
+    for mistake in mistakes.errors:
         mistake.file, mistake.key = None, f"--{mistake.key}"
         raise mistake
     return replace(gossip, **values)

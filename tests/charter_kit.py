@@ -26,7 +26,7 @@ def ward(count: int = 3, **head: object) -> FederationConfig:
     document = {"federation": {"name": "ward", "topology": "keyed-rings", "admin": admin} | head, "node": nodes}
     mistakes = Mistakes(Path("ward/federation.toml"))
     federation = federation_from(document, mistakes)
-    assert not mistakes.found, mistakes.found
+    assert not mistakes.errors, mistakes.errors
     return federation
 
 

@@ -151,8 +151,8 @@ def faults_of_site(site: Path) -> list[str]:
     for file in sorted(site.rglob("*.html")):
         built[file.resolve()] = parser = _Built()
         parser.feed(file.read_text(encoding="utf-8"))
-    elsewhere = sorted({one for page in built.values() for one in page.fetched if ELSEWHERE.match(one)})
-    faults = [f"the pages fetch {one}: nothing may come from another host" for one in elsewhere]
+    elsewhere = sorted({url for page in built.values() for url in page.fetched if ELSEWHERE.match(url)})
+    faults = [f"the pages fetch {url}: nothing may come from another host" for url in elsewhere]
     for file, page in built.items():
         shown = file.relative_to(site.resolve()).as_posix()
         if shown == "404.html":  # a server delivers it for any address, so its own addresses start from the root
@@ -176,19 +176,19 @@ def faults_of_site(site: Path) -> list[str]:
 def wanted_version(root: Path) -> str:
     """Return the version of the builder that the extra `docs` in pyproject.toml names."""
     extras = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    return next(one.partition("==")[2] for one in extras["docs"] if one.startswith(f"{BUILDER}=="))
+    return next(extra.partition("==")[2] for extra in extras["docs"] if extra.startswith(f"{BUILDER}=="))
 
 
 def need_builder(root: Path) -> None:
     """Check that the pinned builder is installed. Raises DocsError."""
-    wanted = wanted_version(root)
+    pinned = wanted_version(root)
     try:
         there = version(BUILDER)
     except PackageNotFoundError:
         there = None
-    if there != wanted:
-        found = f"{BUILDER} {there} is installed, not {wanted}" if there else f"{BUILDER} {wanted} is not installed"
-        raise DocsError(f"{found}: type `make docs`, or `{sys.executable} -m pip install '.[docs]'` in the checkout")
+    if there != pinned:
+        text = f"{BUILDER} {there} is installed, not {pinned}" if there else f"{BUILDER} {pinned} is not installed"
+        raise DocsError(f"{text}: type `make docs`, or `{sys.executable} -m pip install '.[docs]'` in the checkout")
 
 
 def generate(root: Path, folder: Path) -> None:

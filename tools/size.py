@@ -66,7 +66,7 @@ def options(command: click.Command) -> Iterator[int]:
             if inner := command.get_command(context, name):
                 yield from options(inner)
     else:
-        yield sum(isinstance(one, click.Option) and "--help" not in one.opts for one in command.params)
+        yield sum(isinstance(param, click.Option) and "--help" not in param.opts for param in command.params)
 
 
 def measured(folders: dict[str, str]) -> dict[str, int]:
@@ -97,9 +97,9 @@ def measured(folders: dict[str, str]) -> dict[str, int]:
 def main() -> int:
     table = tomllib.loads((ROOT / "size.toml").read_text("utf-8"))
     parts, bounds = table["parts"], table["whole"]
-    for part, one in parts.items():
-        bounds |= {f"{part}: lines": one["lines"], f"{part}: files": one["files"]}
-    figures = measured({folder: part for part, one in parts.items() for folder in one["folders"]})
+    for part, bound in parts.items():
+        bounds |= {f"{part}: lines": bound["lines"], f"{part}: files": bound["files"]}
+    figures = measured({folder: part for part, bound in parts.items() for folder in bound["folders"]})
     over = {name for name, figure in figures.items() if figure > bounds[name]}
     for name, figure in figures.items():
         print(f"{name:44} {figure:8,} of {bounds[name]:8,}{'  TOO LARGE' if name in over else ''}")

@@ -18,40 +18,40 @@ def outcomes(folder: Path) -> dict[str, str]:
 
     A file that was skipped as a whole counts as one test, unless another run has carried it out.
     """
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     for report in sorted(folder.glob("*.xml")):
         for case in ET.parse(report).iter("testcase"):  # noqa: S314 - written by our own pytest
             name = ".".join(filter(None, (case.get("classname"), case.get("name"))))
             skip = case.find("skipped")
             if skip is not None:
-                found.setdefault(name, (skip.text or "").partition(": ")[2].removesuffix("')"))
+                results.setdefault(name, (skip.text or "").partition(": ")[2].removesuffix("')"))
             elif case.find("failure") is not None or case.find("error") is not None:
-                found[name] = FAILED
-            elif found.get(name) != FAILED:
-                found[name] = PASSED
-    ran = tuple(name for name, outcome in found.items() if outcome in {PASSED, FAILED})
+                results[name] = FAILED
+            elif results.get(name) != FAILED:
+                results[name] = PASSED
+    ran = tuple(name for name, outcome in results.items() if outcome in {PASSED, FAILED})
     return {
         name: outcome
-        for name, outcome in found.items()
-        if outcome in {PASSED, FAILED} or not any(one.startswith(f"{name}.") for one in ran)
+        for name, outcome in results.items()
+        if outcome in {PASSED, FAILED} or not any(test.startswith(f"{name}.") for test in ran)
     }
 
 
 def main(folder: str, *named: str) -> int:
     """Print the skipped tests, what is wrong with the named ones, and the counts."""
-    found = outcomes(Path(folder))
-    skipped = sorted(name for name, outcome in found.items() if outcome not in {PASSED, FAILED})
+    results = outcomes(Path(folder))
+    skipped = sorted(name for name, outcome in results.items() if outcome not in {PASSED, FAILED})
     for name in skipped:
-        print(f"skipped: {name}: {found[name]}")
+        print(f"skipped: {name}: {results[name]}")
     faults = []
     for path in named:
         start = path.removesuffix(".py").replace("/", ".") + "."
         if any(f"{name}.".startswith(start) for name in skipped):
             faults.append(f"{path} must run here, and tests of it were skipped")
-        elif not any(name.startswith(start) for name in found):
+        elif not any(name.startswith(start) for name in results):
             faults.append(f"{path} must run here, and no test of it was there")
     print("\n".join(faults))
-    passed, failed = (list(found.values()).count(outcome) for outcome in (PASSED, FAILED))
+    passed, failed = (list(results.values()).count(outcome) for outcome in (PASSED, FAILED))
     print(f"{passed} passed, {failed} failed, {len(skipped)} skipped")
     return 1 if faults else 0
 

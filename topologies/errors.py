@@ -28,8 +28,8 @@ class TopologyError(ValueError):
     def __str__(self) -> str:
         text = f"{self.key}: {self.message}" if self.key else self.message
         if self.value is not None:
-            found = repr(self.value)
-            text += f" (found {found if len(found) <= SHOWN_LIMIT else found[:SHOWN_LIMIT] + '...'})"
+            shown = repr(self.value)
+            text += f" (found {shown if len(shown) <= SHOWN_LIMIT else shown[:SHOWN_LIMIT] + '...'})"
         if self.allowed:
             text += f"; allowed: {self.allowed}"
         return text

@@ -54,14 +54,14 @@ class WeightColumn:
         """
         if not self._known:
             return None
-        found = np.array([*self._known, *[math.nan] * (self._count - len(self._known))])
-        missing = np.flatnonzero(np.isnan(found))
-        if (found[~np.isnan(found)] == 1.0).all():
+        weights = np.array([*self._known, *[math.nan] * (self._count - len(self._known))])
+        missing = np.flatnonzero(np.isnan(weights))
+        if (weights[~np.isnan(weights)] == 1.0).all():
             return None
         if len(missing):
             allowed = "a weight on every edge, or on none"
             raise TopologyError("an edge without a weight", key=place(int(missing[0])), allowed=allowed)
-        return found
+        return weights
 
 
 def positive(value: object, place: Callable[[], str]) -> float:
@@ -123,8 +123,8 @@ class Topology:
         self._ends = None if given is None else ordered(given)
         self.weights = None if weights is None or given is None else ordered_weights(given, weights)
         if self._ends is not None and len(self._ends) and self._ends[:, 1].max() >= nodes:
-            found = int(self._ends[:, 1].max())
-            raise TopologyError("unknown node", key="edges", value=found, allowed=f"from 0 to {nodes - 1}")
+            node = int(self._ends[:, 1].max())
+            raise TopologyError("unknown node", key="edges", value=node, allowed=f"from 0 to {nodes - 1}")
 
     @classmethod
     def from_networkx(cls, graph: NetworkxGraph) -> Self:
@@ -238,8 +238,8 @@ def ordered(pairs: Ends | Iterable[Sequence[int]]) -> Ends:
     given = _whole_pairs(pairs)
     low, high = np.minimum(given[:, 0], given[:, 1]), np.maximum(given[:, 0], given[:, 1])
     if len(given) and (low.min() < 0 or high.max() >= 1 << 31):
-        found = int(low.min() if low.min() < 0 else high.max())
-        raise TopologyError("unknown node", key="edges", value=found, allowed="numbers of nodes, from 0")
+        node = int(low.min() if low.min() < 0 else high.max())
+        raise TopologyError("unknown node", key="edges", value=node, allowed="numbers of nodes, from 0")
     # both ends in one number: sorting single numbers is several times faster than sorting pairs
     both = (low << 32 | high)[low != high]
     if not (both[1:] > both[:-1]).all():
@@ -257,16 +257,16 @@ def ordered_weights(pairs: Ends | Sequence[Sequence[int]], weights: Sequence[flo
     """
     given = _whole_pairs(pairs)
     low, high = np.minimum(given[:, 0], given[:, 1]), np.maximum(given[:, 0], given[:, 1])
-    found = np.array(weights, dtype=np.float64)
-    if found.shape != (len(given),) or len(ordered(given)) != len(given):
+    values = np.array(weights, dtype=np.float64)
+    if values.shape != (len(given),) or len(ordered(given)) != len(given):
         text = "not one weight for each edge"
-        raise TopologyError(text, key="weights", value=len(found), allowed=f"{len(given)}, and each edge once")
-    if not (np.isfinite(found) & (found > 0.0)).all():
-        worst = float(found[~(np.isfinite(found) & (found > 0.0))][0])
+        raise TopologyError(text, key="weights", value=len(values), allowed=f"{len(given)}, and each edge once")
+    if not (np.isfinite(values) & (values > 0.0)).all():
+        worst = float(values[~(np.isfinite(values) & (values > 0.0))][0])
         raise TopologyError("impossible weight", key="weights", value=worst, allowed=ALLOWED)
-    found = found[np.lexsort((high, low))]
-    found.setflags(write=False)
-    return found
+    values = values[np.lexsort((high, low))]
+    values.setflags(write=False)
+    return values
 
 
 def _whole_pairs(pairs: object) -> Ends:

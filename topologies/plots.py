@@ -197,9 +197,9 @@ class PointLayout:
 
 def layout(topology: Topology) -> PointLayout:
     """Return positions for a connected graph of at most a few thousand nodes; deterministic."""
-    found = _of_family(topology)
-    if found is not None:
-        return found
+    known = _of_family(topology)
+    if known is not None:
+        return known
     if is_circulant_in_order(topology):
         return PointLayout(_circle(topology.nodes))
     if topology.edge_count == topology.nodes - 1 and topology.degrees.max() == 2:
@@ -227,13 +227,13 @@ def draw_network(axes: Any, topology: Topology, vector: Array, side: NDArray[np.
     """Draw the graph. `vector` is the Fiedler vector, which colors the nodes; `side` marks the nodes on one side of the
     cut. Shapes (nodes,).
     """
-    found = layout(topology)
+    placed = layout(topology)
     crossing = side[topology.ends[:, 0]] != side[topology.ends[:, 1]]
     faint = float(np.clip(60 / np.sqrt(topology.edge_count + 1), 0.12, 0.9))
     thin = float(np.clip(14 / np.sqrt(topology.nodes), 0.4, 1.6))
-    _lines(axes, found, topology.ends[~crossing], color="#888888", linewidths=thin, alpha=faint)
-    _lines(axes, found, topology.ends[crossing], color=RED, linewidths=1.6 * thin, alpha=max(faint, 0.35))
-    _nodes(axes, topology, found.points, vector, side)
+    _lines(axes, placed, topology.ends[~crossing], color="#888888", linewidths=thin, alpha=faint)
+    _lines(axes, placed, topology.ends[crossing], color=RED, linewidths=1.6 * thin, alpha=max(faint, 0.35))
+    _nodes(axes, topology, placed.points, vector, side)
     axes.set_aspect("equal", adjustable="datalim")
     axes.margins(0.08)
     axes.axis("off")
@@ -373,30 +373,30 @@ def _by_springs(topology: Topology) -> Points:
     start += np.random.default_rng(0).normal(scale=0.02 / np.sqrt(nodes), size=start.shape)
     graph, places = topology.to_networkx(), dict(enumerate(start))
     if nodes <= STRESS_LIMIT and find_spec("scipy") is not None:  # it is in another extra than matplotlib
-        found = nx.kamada_kawai_layout(graph, pos=places)
+        settled = nx.kamada_kawai_layout(graph, pos=places)
     else:
         turns = int(np.clip(20_000 // nodes, 10, 100))  # the time per step grows with the square of the nodes
-        found = nx.spring_layout(graph, pos=places, iterations=turns, seed=0, method="force")
-    points = np.array([found[node] for node in range(nodes)])
+        settled = nx.spring_layout(graph, pos=places, iterations=turns, seed=0, method="force")
+    points = np.array([settled[node] for node in range(nodes)])
     points -= points.mean(axis=0)
     return np.asarray(points @ np.linalg.svd(points, full_matrices=False)[2].T)
 
 
-def _lines(axes: Any, found: PointLayout, ends: Ends, **style: Any) -> None:
+def _lines(axes: Any, placed: PointLayout, ends: Ends, **style: Any) -> None:
     from matplotlib.collections import LineCollection  # noqa: PLC0415 - an extra
 
-    segments = list(_segments(found, ends))
+    segments = list(_segments(placed, ends))
     axes.add_collection(LineCollection(segments, rasterized=len(ends) > RASTER_EDGES, zorder=1, **style))
 
 
-def _segments(found: PointLayout, ends: Ends) -> NDArray[np.float64]:
+def _segments(placed: PointLayout, ends: Ends) -> NDArray[np.float64]:
     """Return segments, shape (segments, 2, 2). An edge that wraps around becomes two stubs that leave the picture on
     opposite sides.
     """
-    a, b = found.points[ends[:, 0]], found.points[ends[:, 1]]
-    if found.period is None:
+    a, b = placed.points[ends[:, 0]], placed.points[ends[:, 1]]
+    if placed.period is None:
         return np.stack([a, b], axis=1)
-    period = np.array(found.period)
+    period = np.array(placed.period)
     shift = np.where(np.abs(b - a) > period / 2, np.sign(b - a) * period, 0.0)
     around = shift.any(axis=1)
     far_b, far_a = b[around] - shift[around], a[around] + shift[around]

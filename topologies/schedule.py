@@ -183,9 +183,9 @@ class Schedule:
             # an undirected edge comes as two links
             chosen = slice(None) if self.directed else mixing.receivers < mixing.senders
             keys.append((low * self.nodes + high)[chosen])
-        found = np.sort(np.concatenate(keys))
-        found = found[np.concatenate([[True], found[1:] != found[:-1]])[: len(found)]]
-        return Topology(self.spec, self.nodes, np.stack(np.divmod(found, self.nodes), axis=1), self.seed)
+        links = np.sort(np.concatenate(keys))
+        links = links[np.concatenate([[True], links[1:] != links[:-1]])[: len(links)]]
+        return Topology(self.spec, self.nodes, np.stack(np.divmod(links, self.nodes), axis=1), self.seed)
 
 
 RATIONAL_LIMIT = 128
@@ -296,14 +296,14 @@ def contraction(schedule: Schedule, epsilon: float) -> PeriodContraction | None:
     whole = _start(schedule)
     for t in range(schedule.period):
         whole = schedule.mixing(t).apply(whole)
-    found = eigenvalues(whole.T @ whole)
-    square = max(0.0, float(found.values[-1]))
+    solved = eigenvalues(whole.T @ whole)
+    square = max(0.0, float(solved.values[-1]))
     return PeriodContraction(
         norm=math.sqrt(square),
         rounds=_first_below(schedule, whole, epsilon),
         method="dense",
-        residual=found.bound,
-        certified=square > RELIABLE**2 and found.bound <= TOLERANCE * square,
+        residual=solved.bound,
+        certified=square > RELIABLE**2 and solved.bound <= TOLERANCE * square,
     )
 
 

@@ -93,8 +93,8 @@ def settled_weights(topology: Topology, weights: str | None = None) -> SettledWe
     name = check_weights(default_weights(topology) if weights is None else weights)
     if name != "optimal" or topology.nodes < 2 or component_count(topology) > 1:
         return SettledWeights(topology, "metropolis" if name == "optimal" else name, None)
-    found = optimal_weights(topology)
-    return SettledWeights(topology.with_weights(found.weights), "file", found.bound)
+    optimal = optimal_weights(topology)
+    return SettledWeights(topology.with_weights(optimal.weights), "file", optimal.bound)
 
 
 def own_weights(topology: Topology, samples: Sequence[float] | None = None) -> Array:
@@ -145,8 +145,8 @@ def _best_constant(topology: Topology) -> float:
         return 0.0
     if component_count(topology) > 1:
         return 1.0 / (float(topology.degrees.max()) + 1.0)
-    found = require_converged(extremes(Laplacian.plain(topology)))
-    return 2.0 / (found.low + found.high)
+    eigen = require_converged(extremes(Laplacian.plain(topology)))
+    return 2.0 / (eigen.low + eigen.high)
 
 
 def mixing_matrix(
@@ -173,8 +173,8 @@ def contraction(topology: Topology, samples: Sequence[float] | None = None, gamm
         return 0.0
     if component_count(topology) > 1:
         return max(1.0, abs(1.0 - gamma * largest(laplacian)[0]))
-    found = require_converged(extremes(laplacian))
-    return max(abs(1.0 - gamma * found.low), abs(1.0 - gamma * found.high))
+    eigen = require_converged(extremes(laplacian))
+    return max(abs(1.0 - gamma * eigen.low), abs(1.0 - gamma * eigen.high))
 
 
 def check_weights(name: str, known: Sequence[str] = WEIGHTS) -> str:
@@ -221,31 +221,31 @@ def spectrum(
     weights: str | None = None,
     *,
     certify: bool = False,
-    found: Extremes | None = None,
+    plain: Extremes | None = None,
 ) -> Spectrum:
     """Compute the spectrum of the Laplacian, and the mixing rate under `weights`, of a graph or a `networkx.Graph`.
 
     The Laplacian is that of the edges, whatever their weights; `weights` None means the graph's own, or `metropolis`.
 
-    `certify` spends time and memory to prove a result that is otherwise reported as uncertified. `found` is the result
+    `certify` spends time and memory to prove a result that is otherwise reported as uncertified. `plain` is the result
     of `plain_extremes` if already known. Raises TopologyError for unknown weights, or if the argument is not a graph
     but, for example, a spec.
     """
     topology = require_graph(topology)
     weights = check_weights(default_weights(topology) if weights is None else weights)
-    found = found or plain_extremes(topology, certify=certify)
-    rate = _mixing_rate(topology, weights, found, certify=certify)
+    plain = plain or plain_extremes(topology, certify=certify)
+    rate = _mixing_rate(topology, weights, plain, certify=certify)
     return Spectrum(
-        algebraic_connectivity=found.low,
-        laplacian_max_eigenvalue=found.high,
+        algebraic_connectivity=plain.low,
+        laplacian_max_eigenvalue=plain.high,
         mixing_rate=rate.value,
-        method=found.method,
-        residual=found.residual,
-        lower_bound=found.lower,
-        certified=found.certified,
-        converged=found.converged,
-        products=found.products,
-        probable_bound=found.probable,
+        method=plain.method,
+        residual=plain.residual,
+        lower_bound=plain.lower,
+        certified=plain.certified,
+        converged=plain.converged,
+        products=plain.products,
+        probable_bound=plain.probable,
         mixing_certified=rate.certified,
         mixing_converged=rate.converged,
     )
@@ -278,14 +278,14 @@ class _Rate:
     converged: bool
 
 
-def _mixing_rate(topology: Topology, weights: str, found: Extremes, *, certify: bool) -> _Rate:
+def _mixing_rate(topology: Topology, weights: str, eigen: Extremes, *, certify: bool) -> _Rate:
     if topology.nodes == 1:
         return _Rate(0.0, certified=True, converged=True)
-    if found.low == 0.0:
+    if eigen.low == 0.0:
         return _Rate(1.0, certified=True, converged=True)
-    constant = _constant(topology, weights, found)
+    constant = _constant(topology, weights, eigen)
     if constant is not None:
-        return _rate(found, constant)
+        return _rate(eigen, constant)
     return _rate(extremes(weighted(topology, weights), certify=certify), 1.0)
 
 

@@ -82,9 +82,9 @@ def latencies(
     """
     called = _Sites(nodes, names)
     far_s = np.zeros(nodes)
-    for one in far:
-        for node in called.several(one.named):
-            far_s[node] += one.time_s
+    for group in far:
+        for node in called.several(group.named):
+            far_s[node] += group.time_s
     return Latencies(far_s)
 
 
@@ -97,7 +97,7 @@ class _Sites:
         shown = ", ".join(list(names)[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
         self.allowed = f"the nodes of the graph: {shown}" if names else f"the nodes of the graph: 0 to {nodes - 1}"
 
-    def one(self, word: str, place: str) -> int:
+    def number(self, word: str, place: str) -> int:
         """Return the number of the node that a word names. Raises TopologyError if it names none."""
         plain = word.strip()
         if plain in self.numbers:
@@ -108,19 +108,19 @@ class _Sites:
 
     def several(self, words: str) -> list[int]:
         """Return the numbers of the nodes that a name, a number, a range, or several of these with commas name."""
-        found = []
+        chosen = []
         for word in words.split(","):
             ends = None if word.strip() in self.numbers else _RANGE.fullmatch(word.strip())
             if ends is None or self.numbers:
-                found.append(self.one(word, "far"))
+                chosen.append(self.number(word, "far"))
                 continue
-            first, last = (self.one(end, "far") for end in ends.groups())
+            first, last = (self.number(end, "far") for end in ends.groups())
             if first > last:
                 raise TopologyError("an empty range", key="far", value=word, allowed="the lower number first")
-            found += range(first, last + 1)
-        if len(set(found)) != len(found):
+            chosen += range(first, last + 1)
+        if len(set(chosen)) != len(chosen):
             raise TopologyError("names a node twice", key="far", value=words, allowed="each node once")
-        return found
+        return chosen
 
 
 PATIENCE = 4.0
@@ -172,13 +172,13 @@ def _waits(nodes: int, ends: Ends, exchange_s: Array, train_s: float) -> Array:
     return waits
 
 
-def decay_per_s(nodes: int, ends: Ends, c: Array, found: NodePaces) -> float:
+def decay_per_s(nodes: int, ends: Ends, c: Array, paces: NodePaces) -> float:
     """Return how fast the distance to consensus falls on a connected graph, in nepers per second. `c`, shape (edges,),
     are the mixing weights.
     """
     if nodes < 2:
         return math.inf
-    return require_converged(extremes(Laplacian(ends, c * found.per_s, np.ones(nodes)))).low
+    return require_converged(extremes(Laplacian(ends, c * paces.per_s, np.ones(nodes)))).low
 
 
 def timing(
@@ -190,25 +190,25 @@ def timing(
     where consensus is never reached.
     """
     ends = topology.ends
-    found = pace(topology.nodes, ends, distances.of(ends), train_s)
+    paces = pace(topology.nodes, ends, distances.of(ends), train_s)
     slowest: Edge | None = None
     if topology.edge_count:
-        slowest = topology.edges[int(np.argmax(found.exchange_s))]
+        slowest = topology.edges[int(np.argmax(paces.exchange_s))]
     facts = {
         "train_s": train_s,
-        "exchange_s": _spread(found.exchange_s),
+        "exchange_s": _spread(paces.exchange_s),
         "slowest_edge": slowest and [topology.names[node] if topology.names else node for node in slowest],
-        "round_s": _spread(found.round_s),
+        "round_s": _spread(paces.round_s),
         "consensus_s": None,
         "consensus_in_step_s": None,
     }
     if topology.nodes < 2 or component_count(topology) > 1:
         return facts
     mixes, name, _ = settled_weights(topology, weights)
-    decay = decay_per_s(topology.nodes, ends, weighted(mixes, name).c, found)
+    decay = decay_per_s(topology.nodes, ends, weighted(mixes, name).c, paces)
     facts["consensus_s"] = -math.log(epsilon) / decay
     rounds = rounds_to_consensus(spectrum(mixes, name).mixing_rate, epsilon)
-    facts["consensus_in_step_s"] = None if rounds is None else rounds * (train_s + float(found.exchange_s.max()))
+    facts["consensus_in_step_s"] = None if rounds is None else rounds * (train_s + float(paces.exchange_s.max()))
     return facts
 
 

@@ -69,10 +69,10 @@ def two_worlds(liars: int, *, clique: int = 13, bridges: int = 8, seed: int = 0)
 def gap(worlds: Worlds) -> float:
     """Compute the second smallest eigenvalue of the Laplacian of the honest nodes' graph."""
     graph = Topology("honest", len(worlds.start), worlds.between_honest)
-    found = spectrum(graph).algebraic_connectivity
-    if found is None:
+    lambda_2 = spectrum(graph).algebraic_connectivity
+    if lambda_2 is None:
         raise ValueError("this graph's spectrum is not known")
-    return float(found)
+    return float(lambda_2)
 
 
 def average(worlds: Worlds, rule: str, attack: str | None = None, rounds: int = 100) -> list[float]:

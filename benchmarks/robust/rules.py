@@ -148,23 +148,23 @@ def measure_theirs(folder: Path, liars: int, repeats: int) -> None:
     torch.set_num_threads(1)
     array = np.load(folder / "vectors.npy")
     kinds = {"array": array, "tensor": torch.from_numpy(array.copy())}
-    found = {}
+    results = {}
     for number, (name, rule) in enumerate(theirs(liars).items()):
         calls = {kind: lambda vectors=vectors, rule=rule: rule(vectors) for kind, vectors in kinds.items()}
-        found[name] = {"number": number, **interleaved(calls, repeats)}
+        results[name] = {"number": number, **interleaved(calls, repeats)}
         for kind, vectors in kinds.items():
             np.save(folder / f"{kind}-{number}.npy", np.asarray(rule(vectors)))
-    (folder / "theirs.json").write_text(json.dumps(found))
+    (folder / "theirs.json").write_text(json.dumps(results))
 
 
 def compare(report: dict[str, Any], vectors: Any, options: argparse.Namespace, folder: Path) -> None:
     np.save(folder / "vectors.npy", vectors)
     command = [options.byzfl, __file__, "--theirs", folder, "--liars", options.liars, "--repeats", options.repeats]
     subprocess.run(list(map(str, command)), check=True)
-    found = json.loads((folder / "theirs.json").read_text())
+    results = json.loads((folder / "theirs.json").read_text())
     for number, row in enumerate(report["rules"]):
-        if row["rule"] in found:
-            other = found[row["rule"]]
+        if row["rule"] in results:
+            other = results[row["rule"]]
             mine = np.load(folder / f"ours-{number}.npy").astype(np.float64)
             yours = [np.load(folder / f"{kind}-{other['number']}.npy") for kind in ("array", "tensor")]
             # Of their two answers, which differ from each other too, take the one that agrees.

@@ -42,7 +42,7 @@ class Sweep:
 
     def attacked(self, rule: str) -> dict[str, Cell]:
         """Return a rule's cells by attack, but only the ones that have been run."""
-        return {attack: cell for (one, attack), cell in self.cells.items() if one == rule and attack != NOBODY}
+        return {attack: cell for (name, attack), cell in self.cells.items() if name == rule and attack != NOBODY}
 
     @property
     def most(self) -> int:

@@ -63,16 +63,16 @@ def who_wins(results: Results, setting: Setting) -> Any:
     """Draw three fields with a row per contender and a column per split: the greener, the better within its column."""
     splits = setting.partitions(results)
     every = {split: contenders(results, setting, split) for split in splits}
-    names = list(dict.fromkeys(one.name for found in every.values() for one in found))
+    names = list(dict.fromkeys(rival.name for rivals in every.values() for rival in rivals))
     if not names:
         return None
     figure = new_figure(3.2 + 2.9 * len(splits), 1.3 + 0.36 * len(names))
     panels = figure.subplots(1, 3, sharey=True)
     target = f"{setting.target:g}".lstrip("0")
     fields = (
-        ("accuracy in the end, mean of the nodes", lambda one: one.mean, 1.0, ".3f", True),
-        (f"kB a node until {target}", lambda one: one.until(setting.target, "bytes"), 1e-3, ".0f", False),
-        (f"virtual seconds until {target}", lambda one: one.until(setting.target, "time"), 1.0, ".1f", False),
+        ("accuracy in the end, mean of the nodes", lambda rival: rival.mean, 1.0, ".3f", True),
+        (f"kB a node until {target}", lambda rival: rival.until(setting.target, "bytes"), 1e-3, ".0f", False),
+        (f"virtual seconds until {target}", lambda rival: rival.until(setting.target, "time"), 1.0, ".1f", False),
     )
     for axes, (title, measure, scale, shape, higher) in zip(panels, fields, strict=True):
         values = np.array(
@@ -96,16 +96,16 @@ def over_everything(results: Results, setting: Setting) -> Any:
     figure = new_figure(10.5, 0.9 + 2.1 * len(splits))
     rows = figure.subplots(len(splits), 3, squeeze=False)
     for axes, split in zip(rows, splits, strict=True):
-        found = contenders(results, setting, split)
+        rivals = contenders(results, setting, split)
         for panel, over in zip(axes, AXES, strict=True):
-            for one in found:
-                if one.curve is not None:
-                    curves = [one.curve(run, over) for run in one.runs]
+            for rival in rivals:
+                if rival.curve is not None:
+                    curves = [rival.curve(run, over) for run in rival.runs]
                     moved = [Curve([x * SCALE[over] for x in curve.x], curve.y) for curve in curves]
-                    _band(panel, moved, COLORS[one.name], one.name)
-            pooled = found[0].mean
+                    _band(panel, moved, COLORS[rival.name], rival.name)
+            pooled = rivals[0].mean
             if pooled is not None:
-                panel.axhline(pooled.mean, color="#555555", linestyle=":", linewidth=1, label=found[0].name)
+                panel.axhline(pooled.mean, color="#555555", linestyle=":", linewidth=1, label=rivals[0].name)
             if over != "rounds":
                 _logarithmic(panel)
             panel.grid(visible=True, color="#dddddd", linewidth=0.5)
@@ -119,7 +119,7 @@ def over_everything(results: Results, setting: Setting) -> Any:
 
 def methods(results: Results) -> Any:
     """Draw every method's final accuracy: a dot per seed, a panel per split."""
-    splits = [one for one in PARTITIONS if one in results.values("methods", "partition")]
+    splits = [split for split in PARTITIONS if split in results.values("methods", "partition")]
     names = results.values("methods", "method")
     if not splits:
         return None
@@ -133,7 +133,7 @@ def methods(results: Results) -> Any:
         panel.set_title(PARTITIONS[split], fontsize=9)
         panel.set_xlabel("accuracy", fontsize=8)
         panel.grid(visible=True, axis="x", color="#dddddd", linewidth=0.5)
-        panel.set_yticks(range(len(names)), [one.removesuffix(".0") for one in names], fontsize=8)
+        panel.set_yticks(range(len(names)), [name.removesuffix(".0") for name in names], fontsize=8)
         panel.set_ylim(len(names) - 0.5, -0.5)
     figure.suptitle("16 nodes, 4-regular, speeds up to tenfold apart", fontsize=10)
     return figure
@@ -141,7 +141,7 @@ def methods(results: Results) -> Any:
 
 def slow(results: Results) -> Any:
     """Draw accuracy over time with one node ten times slower, compared with synchronous rounds."""
-    splits = [one for one in PARTITIONS if one in results.values("slow", "partition")]
+    splits = [split for split in PARTITIONS if split in results.values("slow", "partition")]
     if not splits:
         return None
     figure = new_figure(1.0 + 4.4 * len(splits), 3.2)
@@ -165,8 +165,8 @@ def server_of_slow(results: Results, partition: str) -> list[Curve]:
     return [run.server("time", max(slowest)) for run in references] if slowest else []
 
 
-def _mean(found: Sequence[Contender], name: str, measure: Callable[[Contender], Over | None]) -> float:
-    known = [over for one in found if one.name == name and (over := measure(one)) is not None]
+def _mean(rivals: Sequence[Contender], name: str, measure: Callable[[Contender], Over | None]) -> float:
+    known = [over for rival in rivals if rival.name == name and (over := measure(rival)) is not None]
     return known[0].mean if known else np.nan
 
 

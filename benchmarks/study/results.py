@@ -106,13 +106,13 @@ class Run:
 
     def curve(self, over: str) -> Curve:
         """Return the nodes' mean accuracy over "rounds", "bytes" that a node has sent, or virtual "time"."""
-        found = {
+        x_of = {
             "rounds": lambda point: point.rounds.mean if point.rounds else 0.0,
             "bytes": lambda point: (point.bytes_sent or 0) / self.nodes,
             "time": lambda point: point.time_s,
         }[over]
         points = [point for point in self.report.history if point.accuracy is not None]
-        return Curve([found(point) for point in points], [point.accuracy.mean for point in points if point.accuracy])
+        return Curve([x_of(point) for point in points], [point.accuracy.mean for point in points if point.accuracy])
 
     def server(self, over: str, slowest_s: float | None = None, *, compressed: bool = False) -> Curve:
         """Return the curve of a server that averages each round. A round waits for the slowest node, in this world or
@@ -173,9 +173,9 @@ class Results:
 def note_places(folder: Path, plan: SweepPlan) -> None:
     """Record the place of each run. This builds each federation once."""
     rows = [
-        {"values": dict(one.values), "seed": job.seed, "key": job.key, **_times(job)}
-        for one in plan.combinations
-        for job in one.jobs
+        {"values": dict(combination.values), "seed": job.seed, "key": job.key, **_times(job)}
+        for combination in plan.combinations
+        for job in combination.jobs
     ]
     (folder / PLACES).write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
@@ -190,15 +190,15 @@ def _times(job: Job) -> dict[str, float]:
 
 def _read(folder: Path) -> list[Run]:
     places = folder / PLACES
-    found = []
+    runs = []
     for row in json.loads(places.read_text(encoding="utf-8")) if places.exists() else ():
         path = folder / "runs" / f"{row['key']}.json"
         if path.exists():
             served = read_served(served_file(folder.parent / SERVED, folder.name, row["values"], row["seed"]))
             beside = served.fedavg if served and served.compressor == COMPRESSOR else None
             report = Report.from_json(path.read_bytes())
-            found.append(Run(row["values"], row["seed"], row["slowest_s"], row["latency_s"], report, beside))
-    return found
+            runs.append(Run(row["values"], row["seed"], row["slowest_s"], row["latency_s"], report, beside))
+    return runs
 
 
 def _plain(value: Any) -> Any:
@@ -221,8 +221,8 @@ class Setting:
 
     def partitions(self, results: Results) -> list[str]:
         """Return the splits of the data; none if no graph was run in this world: references make no comparison."""
-        found = results.values(self.graphs, "partition") if results.where(self.graphs, **self.where) else []
-        return [one for one in PARTITIONS if one in found]
+        splits = results.values(self.graphs, "partition") if results.where(self.graphs, **self.where) else []
+        return [split for split in PARTITIONS if split in splits]
 
 
 DIGITS = Setting("graphs", "references", 0.9, "tenfold", "digits, 16 nodes")
@@ -259,21 +259,21 @@ class Contender:
 def contenders(results: Results, setting: Setting, partition: str) -> list[Contender]:
     """Return the contenders for which there are runs."""
     references = results.where(setting.references, partition=partition)
-    found = [
+    listed = [
         Contender(name, references, _pooled(which), _pooled(which))
         for name, which in ((POOLED_LONG, "all_nodes"), (POOLED, "one_node"))
     ]
     for name, compressed in ((SERVER, False), (SQUEEZED, True)):
         if not compressed or (references and all(run.served for run in references)):
             ends, curve = _server(compressed=compressed), _server_curve(compressed=compressed)
-            found.append(Contender(name, references, ends, ends, curve))
+            listed.append(Contender(name, references, ends, ends, curve))
     for topology, name in GRAPHS.items():
         runs = results.where(setting.graphs, topology=topology, partition=partition, **setting.where)
         if not runs:
             runs = [run for run in references if run.report.topology == topology]
-        found.append(Contender(name, runs, final, worst, Run.curve))
-    found.append(Contender(ALONE, references, _alone("mean"), _alone("min")))
-    return [one for one in found if one.runs]
+        listed.append(Contender(name, runs, final, worst, Run.curve))
+    listed.append(Contender(ALONE, references, _alone("mean"), _alone("min")))
+    return [contender for contender in listed if contender.runs]
 
 
 def final(run: Run) -> float | None:
@@ -287,8 +287,8 @@ def worst(run: Run) -> float | None:
 def _pooled(which: str) -> Callable[[Run], float | None]:
     def accuracy(run: Run) -> float | None:
         reference = run.report.reference
-        found = reference.centralized if reference else None
-        score = getattr(found, which) if found else None
+        central = reference.centralized if reference else None
+        score = getattr(central, which) if central else None
         return None if score is None else float(score.accuracy)
 
     return accuracy
@@ -308,7 +308,7 @@ def _server_curve(*, compressed: bool) -> Callable[[Run, str], Curve]:
 
 def _alone(which: str) -> Callable[[Run], float | None]:
     def accuracy(run: Run) -> float | None:
-        found = run.report.reference.alone if run.report.reference else None
-        return float(getattr(found.accuracy, which)) if found and found.accuracy else None
+        alone = run.report.reference.alone if run.report.reference else None
+        return float(getattr(alone.accuracy, which)) if alone and alone.accuracy else None
 
     return accuracy

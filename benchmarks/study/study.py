@@ -188,8 +188,8 @@ def serve(part: Part, size: str, folder: Path) -> None:
         for job in combination.jobs:
             path = served_file(folder, part.name, combination.values, job.seed)
             identity: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(dict(job.identity)))
-            found = read_served(path)
-            if found is None or (found.identity, found.compressor) != (identity, COMPRESSOR):
+            served = read_served(path)
+            if served is None or (served.identity, served.compressor) != (identity, COMPRESSOR):
                 replace_file(path, msgspec.json.encode(_served(job, identity)))
 
 
@@ -200,10 +200,10 @@ def _served(job: Job, identity: dict[str, Any]) -> Served:
 
     began_s = time.process_time()
     federation, _ = build(job)
-    found = fedavg(federation, make_learners(federation), compressor=make_compressor(COMPRESSOR))
-    if found is None:
+    server = fedavg(federation, make_learners(federation), compressor=make_compressor(COMPRESSOR))
+    if server is None:
         raise TypeError(f"no server has the models of this task: {job.options.get('base')}")
-    return Served({"cpu_s": time.process_time() - began_s}, found, COMPRESSOR, identity)
+    return Served({"cpu_s": time.process_time() - began_s}, server, COMPRESSOR, identity)
 
 
 def has_mnist() -> bool:

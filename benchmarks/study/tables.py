@@ -46,9 +46,9 @@ def write_tables(results: Results, folder: Path, page: Path | None) -> None:
 def filled(text: str, tables: dict[str, str]) -> str:
     """Return the page with each table put between its two comments; a place without runs is left unchanged."""
 
-    def put(found: re.Match[str]) -> str:
-        name = found["name"]
-        return found[0] if name not in tables else f"<!-- table {name} -->\n{tables[name]}\n<!-- end {name} -->"
+    def put(match: re.Match[str]) -> str:
+        name = match["name"]
+        return match[0] if name not in tables else f"<!-- table {name} -->\n{tables[name]}\n<!-- end {name} -->"
 
     return re.sub(r"<!-- table (?P<name>[\w-]+) -->\n.*?<!-- end (?P=name) -->", put, text, flags=re.DOTALL)
 
@@ -57,8 +57,8 @@ def every_table(results: Results) -> dict[str, list[str]]:
     """Make all tables: at the end the mean / worst node; until a target a node's rounds, bytes and time."""
     tables = {}
     for name, setting in SETTINGS.items():
-        tables[f"{name}-end"] = by_contender(results, setting, lambda one: pair(one.mean, one.worst))
-        tables[f"{name}-until"] = by_contender(results, setting, lambda one, to=setting.target: cost(one, to))
+        tables[f"{name}-end"] = by_contender(results, setting, lambda rival: pair(rival.mean, rival.worst))
+        tables[f"{name}-until"] = by_contender(results, setting, lambda rival, to=setting.target: cost(rival, to))
     return tables | {
         "methods": methods_table(results),
         "sixteen": sixteen_table(results),
@@ -77,29 +77,29 @@ def cost(contender: Contender, target: float) -> str:
 
 def by_contender(results: Results, setting: Setting, cell: Callable[[Contender], str]) -> list[str]:
     splits = setting.partitions(results)
-    every = {split: {one.name: one for one in contenders(results, setting, split)} for split in splits}
-    names = dict.fromkeys(name for found in every.values() for name in found)
+    every = {split: {rival.name: rival for rival in contenders(results, setting, split)} for split in splits}
+    names = dict.fromkeys(name for rivals in every.values() for name in rivals)
     rows = [[name, *(cell(every[split][name]) if name in every[split] else "" for split in splits)] for name in names]
     kept = [row for row in rows if any(row[1:])]
     return table(["", *(PARTITIONS[split] for split in splits)], kept)
 
 
 def methods_table(results: Results) -> list[str]:
-    splits = [one for one in PARTITIONS if one in results.values("methods", "partition")]
+    splits = [split for split in PARTITIONS if split in results.values("methods", "partition")]
     rows = []
     for name in results.values("methods", "method"):
-        found = [results.where("methods", method=name, partition=split) for split in splits]
-        if any(found):
-            rows.append([f"`{name.removesuffix('.0')}`", *(both(runs) for runs in found)])
+        groups = [results.where("methods", method=name, partition=split) for split in splits]
+        if any(groups):
+            rows.append([f"`{name.removesuffix('.0')}`", *(both(runs) for runs in groups)])
     return table(["method", *(PARTITIONS[split] for split in splits)], rows)
 
 
 def sixteen_table(results: Results) -> list[str]:
     """Make the table of accuracy on the common test set and on a node's own data, and of bytes."""
     rows = [
-        [one.name, "", pair(one.mean, one.worst), "", "", ""]
-        for one in contenders(results, DIGITS, SIXTEEN)
-        if one.name in {POOLED, POOLED_LONG}
+        [rival.name, "", pair(rival.mean, rival.worst), "", "", ""]
+        for rival in contenders(results, DIGITS, SIXTEEN)
+        if rival.name in {POOLED, POOLED_LONG}
     ]
     for method in results.values("sixteen", "method"):
         plain = Over.of(map(bytes_of, results.where("sixteen", method=method, compressor="none")))
@@ -107,7 +107,7 @@ def sixteen_table(results: Results) -> list[str]:
             runs = results.where("sixteen", method=method, compressor=compressor)
             local, sent = [run.report.local_accuracy for run in runs], Over.of(map(bytes_of, runs))
             if sent is not None:
-                own = pair(Over.of(one and one.mean for one in local), Over.of(one and one.min for one in local))
+                own = pair(Over.of(row and row.mean for row in local), Over.of(row and row.min for row in local))
                 share = "" if plain is None else f"{sent.mean / plain.mean:.3f}"
                 rows.append([f"`{method}`", f"`{compressor}`", both(runs), own, f"{sent.mean / 1e3:,.0f}", share])
     head = ["method", "compressor", "test, mean / worst node", "own data, mean / worst", "kB a node", "of `none`"]
@@ -122,7 +122,7 @@ def bytes_of(run: Run) -> float:
 def slow_table(results: Results) -> list[str]:
     """Make the table of virtual seconds until each target."""
     rows = []
-    for split in (one for one in PARTITIONS if one in results.values("slow", "partition")):
+    for split in (split for split in PARTITIONS if split in results.values("slow", "partition")):
         named = {
             name: [run.curve("time") for run in results.where("slow", partition=split, world=world)]
             for world, name in SLOW_NAMES.items()
@@ -134,8 +134,8 @@ def slow_table(results: Results) -> list[str]:
 
 
 def _seconds(curves: Sequence[Curve], target: float) -> str:
-    found = Over.of(curve.first(target) for curve in curves)
-    return NEVER if found is None else f"{found.mean:.1f} s"
+    until = Over.of(curve.first(target) for curve in curves)
+    return NEVER if until is None else f"{until.mean:.1f} s"
 
 
 def both(runs: Sequence[Run]) -> str:

@@ -64,7 +64,7 @@ def check(federation: Path, form: Form, *, in_full: bool) -> int:
         inspected = Inspected(compacted(described), mistakes, warnings)
         checks = [*checks_of(mixing := MixingCheck()), *(_joined_checks(ENTRY_POINTS) if in_full else ())]
         report = _survey(inspected, checks, mixing)
-    rows = [{key: getattr(one, key) for key in OF_A_MISTAKE} for one in mistakes[:MOST_MISTAKES]]
+    rows = [{key: getattr(mistake, key) for key in OF_A_MISTAKE} for mistake in mistakes[:MOST_MISTAKES]]
     report |= {"warnings": warnings, "mistakes": rows}
     report["mistakes_in_all"] = len(mistakes)
     if form == "json":
@@ -74,9 +74,9 @@ def check(federation: Path, form: Form, *, in_full: bool) -> int:
         if inspected is not None:
             print_brief(report, inspected.federation, inspected)
             click.echo("" if in_full else "more: p2pfl check --all, or --format json")
-        for one in checks if in_full else ():
-            if report.get(one.part):
-                one.show(report[one.part])
+        for section in checks if in_full else ():
+            if report.get(section.part):
+                section.show(report[section.part])
     show_mistakes(mistakes)
     return min((exit_code(mistake) for mistake in mistakes), default=0)
 
@@ -90,10 +90,10 @@ def _joined_checks(group: str) -> list[Check]:
 
 def _survey(inspected: Inspected, checks: Sequence[Check], mixing: MixingCheck) -> dict[str, Any]:
     federation = inspected.federation
-    for one in checks:
-        one.of_files(inspected)
-    for one in checks:
-        one.of_learners(inspected)
+    for section in checks:
+        section.of_files(inspected)
+    for section in checks:
+        section.of_learners(inspected)
     borne = mixing.borne
     names = {member.index: member.name for member in federation.members}
     memory = {names[index]: needs for index, needs in sorted(inspected.memory.items())}
@@ -107,7 +107,7 @@ def _survey(inspected: Inspected, checks: Sequence[Check], mixing: MixingCheck) 
         "graph": mixing.graph,
         "rule": mixing.rule,
         "traffic": mixing.traffic,
-        **{one.part: one.told() for one in checks if one.part},
+        **{section.part: section.told() for section in checks if section.part},
     }
 
 
@@ -192,7 +192,7 @@ def _memory(report: Mapping[str, Any]) -> str | None:
     if largest is None:
         return None
     named = sorted(largest.items(), key=lambda part: -part[1])
-    parts = ", ".join(f"{name} {size(found)}" for name, found in named[:PARTS_NAMED])
+    parts = ", ".join(f"{name} {size(needed)}" for name, needed in named[:PARTS_NAMED])
     whole = size(sum(largest.values()))
     return f"estimate: up to {whole} a node ({parts}), and what the model computes on the way"
 

@@ -180,7 +180,7 @@ def _warn_of_data(inspected: Inspected) -> None:
     """Warn about the data of nodes whose folders are here; about classes only if all are here."""
     federation = inspected.federation
     names = {member.index: member.name for member in federation.present}
-    here = {names[index]: one for index, one in inspected.learners.items() if index in inspected.here}
+    here = {names[index]: learner for index, learner in inspected.learners.items() if index in inspected.here}
     for name, learner in here.items():
         if text := unscaled(learner):
             inspected.warnings.append(f"{name}: {text}: scale the inputs alike on all nodes")
@@ -188,8 +188,8 @@ def _warn_of_data(inspected: Inspected) -> None:
         inspected.warnings.append("the models of the nodes here differ in shape: such nodes cannot mix")
     if federation.privacy is not None:
         return  # if data are missing, other nodes may have these classes
-    told = {name: own_classes(learner) for name, learner in here.items()}
-    classes = {name: one for name, one in told.items() if one is not None}
+    of_nodes = {name: own_classes(learner) for name, learner in here.items()}
+    classes = {name: own for name, own in of_nodes.items() if own is not None}
     text = about_lone_classes(federation.gossip.rule, classes) if len(classes) == len(names) else None
     inspected.warnings += [] if text is None else [text]
 
@@ -283,12 +283,12 @@ def _graph(inspected: Inspected) -> dict[str, Any]:
 
 
 def _rule(inspected: Inspected, of_all: list[Bearing], graph: Mapping[str, Any]) -> dict[str, Any]:
-    federation, b, borne = inspected.federation, of_all[0].liars, [one.borne for one in of_all]
+    federation, b, borne = inspected.federation, of_all[0].liars, [row.borne for row in of_all]
     if federation.in_step_by:
         inspected.warnings.append(TRUST_SUMS)
     elif not b:
         few_classes = leaves_few_classes(str(federation.task.options.get("partition", "")))
-        rule = advice(few_classes=few_classes, honest_each=max(0, min(one.neighbors for one in of_all) - 1)).rules[0]
+        rule = advice(few_classes=few_classes, honest_each=max(0, min(row.neighbors for row in of_all) - 1)).rules[0]
         inspected.warnings.append(f"{TRUST}. A rule such as {rule}:b=1 tolerates one per node: docs/how-to/liars.md")
     else:
         about = (_about_nodes(federation, of_all), _about_radius(federation, of_all), _about_graph(b, graph))
@@ -298,15 +298,15 @@ def _rule(inspected: Inspected, of_all: list[Bearing], graph: Mapping[str, Any])
         "liars": b,
         "liars_borne": {"min": min(borne), "max": max(borne)},
         "neighbors_needed": of_all[0].needed,
-        "never_mix": [federation.members[node].name for node, one in enumerate(of_all) if b and not one.mixes],
+        "never_mix": [federation.members[node].name for node, row in enumerate(of_all) if b and not row.mixes],
     }
 
 
 def mistake_of_rule(federation: FederationConfig, all_of_them: Sequence[Bearing]) -> UserError | None:
     """Return the mistake of a rule under which no node at all mixes; if only some do not, that is a warning."""
-    if federation.in_step_by or any(one.mixes for one in all_of_them):
+    if federation.in_step_by or any(row.mixes for row in all_of_them):
         return None
-    most, needed = max(one.neighbors for one in all_of_them), all_of_them[0].needed
+    most, needed = max(row.neighbors for row in all_of_them), all_of_them[0].needed
     return UserError(
         f"every node would mix with nobody and learn alone, because the rule needs {needed} neighbors and none has "
         f"more than {most}",
@@ -319,14 +319,14 @@ def mistake_of_rule(federation: FederationConfig, all_of_them: Sequence[Bearing]
 
 def _about_nodes(federation: FederationConfig, of_all: list[Bearing]) -> Iterator[str]:
     rule, needed = federation.gossip.rule, of_all[0].needed
-    idle = [node for node, one in enumerate(of_all) if not one.mixes]
+    idle = [node for node, row in enumerate(of_all) if not row.mixes]
     if 0 < len(idle) < len(of_all):
         verb = "it has" if len(idle) == 1 else "they have"
         yield (
             f"{names(federation, idle)} would mix with nobody and learn alone: {rule} needs {needed} neighbors, "
             f"and {verb} fewer. Add edges, or lower b."
         )
-    if tight := [node for node, one in enumerate(of_all) if one.neighbors == needed]:
+    if tight := [node for node, row in enumerate(of_all) if row.neighbors == needed]:
         yield (f"{names(federation, tight)} would stop mixing whenever one neighbor is away: {rule} needs {needed}.")
 
 
@@ -335,7 +335,7 @@ def _about_radius(federation: FederationConfig, of_all: list[Bearing]) -> Iterat
     rule, b = federation.gossip.rule, of_all[0].liars
     if parse_rule(rule).name not in NEAREST_DECIDE:
         return
-    if alone := [node for node, one in enumerate(of_all) if one.mixes and one.neighbors <= 3 * b]:
+    if alone := [node for node, row in enumerate(of_all) if row.mixes and row.neighbors <= 3 * b]:
         verb, shows = "has" if len(alone) == 1 else "have", "shows" if b == 1 else "show"
         yield (
             f"{names(federation, alone)} {verb} {3 * b} neighbors or fewer and can be cut off: {count(b, 'liar')} that "

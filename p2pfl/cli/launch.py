@@ -136,7 +136,7 @@ def _row(index: int, child: Child, measures: Sequence[Measure]) -> dict[str, Any
     row = {"index": index, "name": child.name, "phase": child.state, "died": child.died, "standing": marks}
     if line is None:
         return row
-    scores, budget = {one.name: value_of(line, one) for one in measures}, line.privacy
+    scores, budget = {measure.name: value_of(line, measure) for measure in measures}, line.privacy
     return row | {
         "rounds": line.rounds,
         "scores": scores,
@@ -181,7 +181,7 @@ def launch(*, federation: Path, report: Path | None, references: bool, form: For
 
 
 def _require_here(federation: FederationConfig) -> None:
-    elsewhere = [one.name for one in federation.present if not node_file(federation, one.name).parent.is_dir()]
+    elsewhere = [node.name for node in federation.present if not node_file(federation, node.name).parent.is_dir()]
     if elsewhere:
         text = f"no folder here for {', '.join(elsewhere)}: launch needs all members on this machine"
         allowed = "p2pfl run FEDERATION --node NAME for each of those that are here"
@@ -190,12 +190,12 @@ def _require_here(federation: FederationConfig) -> None:
 
 def _require_flawless(federation: FederationConfig) -> None:
     """Find what all nodes would fail on, as far as that needs no torch. Raises ExceptionGroup of UserErrors."""
-    found = Inspected(federation, [])
-    for one in checks_of(MixingCheck()):
-        one.before_launch(found)
-    if found.mistakes:
-        raise ExceptionGroup("mistakes that `p2pfl check` finds", found.mistakes)
-    for warning in found.warnings:
+    inspected = Inspected(federation, [])
+    for check in checks_of(MixingCheck()):
+        check.before_launch(inspected)
+    if inspected.mistakes:
+        raise ExceptionGroup("mistakes that `p2pfl check` finds", inspected.mistakes)
+    for warning in inspected.warnings:
         click.echo(f"warning: {warning}", err=True)
 
 
@@ -244,8 +244,8 @@ def _judge(fleet: Fleet, written: Report) -> int:
     for name in failed:
         click.echo(f"{name}: every round failed; its log says why", err=True)
     stranded = [node for node in honest if node.stranded]
-    for one in stranded:
-        click.echo(f"{one.name}: waited in vain for a neighbor after round {one.rounds}; no other node runs", err=True)
+    for row in stranded:
+        click.echo(f"{row.name}: waited in vain for a neighbor after round {row.rounds}; no other node runs", err=True)
     if written.died or failed:
         return 1
     return STOPPED if fleet.stopping else int(bool(stranded))

@@ -49,7 +49,7 @@ def list_kind(*, kind: str, form: Form) -> None:
             _write_compressors(form)
         case "staleness":
             keys = {"staleness": "usage", "counts": "means", "parameters": "in_words", "source": "source"}
-            rows = [{key: getattr(one, name) or None for key, name in keys.items()} for one in STALENESS.values()]
+            rows = [{key: getattr(entry, name) or None for key, name in keys.items()} for entry in STALENESS.values()]
             write_rows(rows, form)
         case _:
             write_rows(find_attackers().listed(), form, title="attacks")
@@ -75,7 +75,7 @@ def _rule(entry: Any) -> dict[str, Any]:
         "neighbors_needed": rule.least,
         "does": entry.means,
         "b_means": entry.b_means,
-        "parameters": "; ".join(one.in_words for one in entry.parameters[1:]) or None,
+        "parameters": "; ".join(parameter.in_words for parameter in entry.parameters[1:]) or None,
         "bound": entry.bound,
         "cost": entry.cost,
         "weights": entry.weights,
@@ -99,7 +99,7 @@ def _method(name: str) -> dict[str, Any]:
 def _write_compressors(form: Form) -> None:
     """Write examples of what chains of stages cost, and for people and in JSON all stages before them."""
     made = [make_compressor(spec) for spec in EXAMPLES]
-    rows = [compressor_figures(one, PARAMETERS) | {"source": one.source} for one in made]
+    rows = [compressor_figures(compressor, PARAMETERS) | {"source": compressor.source} for compressor in made]
     stages = [
         {"stage": stage.written or stage.name, "does": stage.means, "example": stage.shown, "from": source}
         for stage, source in list_stages()

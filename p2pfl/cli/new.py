@@ -48,9 +48,9 @@ class NamesOrCount(click.ParamType):  # type: ignore[type-arg] # it has none in 
 
 def with_brought(command: click.Command) -> click.Command:
     """Add the options that features define."""
-    for one in import_declared("NEW"):
-        place = [known.name for known in command.params].index(one.after) + 1
-        command.params[place:place] = one.parameters
+    for part in import_declared("NEW"):
+        place = [known.name for known in command.params].index(part.after) + 1
+        command.params[place:place] = part.parameters
     return command
 
 
@@ -111,9 +111,9 @@ def new(
     with appearing(place) as folder:
         members = [
             make_node(
-                folder, one, None if plan.discovery or plan.relays else base_port + index, data=plan.data.get(one)
+                folder, node, None if plan.discovery or plan.relays else base_port + index, data=plan.data.get(node)
             )
-            for index, one in enumerate(nodes)
+            for index, node in enumerate(nodes)
         ]
         files = plan.files | ({"task.py": TASK_TEXT} if task == "own" else {})
         files["federation.toml"] = federation_text(
@@ -185,9 +185,9 @@ def _name_of(folder: Path) -> str:
 
 def _checked_rule(rule: str) -> str:
     """Return the spec in its canonical spelling."""
-    found = Mistakes(Path())
-    values = read_table({"rule": rule}, "gossip.", GOSSIP, found)
-    for mistake in found.found:
+    mistakes = Mistakes(Path())
+    values = read_table({"rule": rule}, "gossip.", GOSSIP, mistakes)
+    for mistake in mistakes.errors:
         mistake.file, mistake.key = None, "--rule"
         raise mistake
     return str(values["rule"])

@@ -127,7 +127,10 @@ class _Text:
 
 
 def _in_words(line: NodeLine) -> str:
-    tested = {"test loss" if one.name == "loss" else one.label: value_of(line, one) for one in measures_of([line])}
+    tested = {
+        "test loss" if measure.name == "loss" else measure.label: value_of(line, measure)
+        for measure in measures_of([line])
+    }
     if len(tested) > 1:
         del tested["test loss"]
     if line.privacy is not None:

@@ -83,19 +83,19 @@ def counting(config: Any, *, named: bool = False) -> dict[str, Any]:
     version 9 of the protocol have, so that both ends can name what differs. No key moves between these.
     """
     always = (ALWAYS, NAMED) if named else (ALWAYS,)
-    found = {key: getattr(config, key.name) for key in dataclasses.fields(config)}
+    values = {key: getattr(config, key.name) for key in dataclasses.fields(config)}
     return {
         key.name: value
-        for key, value in found.items()
+        for key, value in values.items()
         if key.metadata.get("counts", CHANGED) in always or value != key.default
     }
 
 
 def _training(federation: FederationConfig, *, named: bool = False) -> dict[str, Any]:
-    found = counting(federation.training, named=named) | {"method": federation.method}
+    values = counting(federation.training, named=named) | {"method": federation.method}
     if federation.admin:
-        del found["rounds"]
-    return found
+        del values["rounds"]
+    return values
 
 
 def _membership(federation: FederationConfig) -> dict[str, Any]:
@@ -276,16 +276,16 @@ def unpack(raw: bytes, *, admin: Sequence[bytes], realm: bytes) -> Charter:
     signer, signature, statement = _split(raw)
     check_signature(signer, signature, _digest(statement), admin)
     try:
-        found = _decode_statement(statement)
+        decoded = _decode_statement(statement)
     except UNREADABLE as error:
         raise CharterError(f"signed, but not a charter: {error}") from None
     members = tuple(
         Member(index=index, name=row.name, key=row.key, address=row.address, retired=row.retired)
-        for index, row in enumerate(found.members)
+        for index, row in enumerate(decoded.members)
     )
-    same: dict[str, Any] = {name: getattr(found, name) for name in _SAME}
+    same: dict[str, Any] = {name: getattr(decoded, name) for name in _SAME}
     charter = Charter(members=members, signer=signer, signature=signature, **same)
-    if found.form != FORM or charter.statement != statement:
+    if decoded.form != FORM or charter.statement != statement:
         raise CharterError("signed, but not in the canonical form")
     if charter.realm != realm:
         raise CharterError("it is for another federation")
@@ -371,8 +371,8 @@ def _flaws_of_edges(key: str, edges: Edges, members: int, retired: set[int]) -> 
 def extends(new: Sequence[Member], old: Sequence[Member]) -> bool:
     """Return True if every index means the same member in both, and no removed member has returned under it."""
     return len(new) >= len(old) and all(
-        (one.name, one.key) == (other.name, other.key) and one.retired >= other.retired
-        for one, other in zip(new, old, strict=False)
+        (after.name, after.key) == (before.name, before.key) and after.retired >= before.retired
+        for after, before in zip(new, old, strict=False)
     )
 
 

@@ -46,13 +46,13 @@ def federation_graph(
 
     Raises TopologyError: there is no such graph, or it is directed, or models would not come together with its weights.
     """
-    found = kind(spec)
-    if found is GraphKind.DIRECTED and not directed:
+    graph_kind = kind(spec)
+    if graph_kind is GraphKind.DIRECTED and not directed:
         text = "is directed, and stays inside the topology library: in a federation both ends of an edge learn"
         moving = ", ".join(sorted(name for name, family in FAMILIES.items() if family.kind is GraphKind.SCHEDULE))
         allowed = f"an undirected graph, such as ring or hypercube, or an undirected schedule: {moving}"
         raise TopologyError(text, value=spec, allowed=allowed)
-    if found is GraphKind.STATIC:
+    if graph_kind is GraphKind.STATIC:
         topology = build(spec, len(names), seed, names=names, folder=folder)
         _check_weights(topology, names)
         return topology, ()
@@ -111,11 +111,11 @@ def read_graph(spec: str, members: tuple[Member, ...], seed: int, mistakes: Mist
         mistakes.add(f"{spec}: {text}", KEY, error.value, error.allowed)
         return MemberGraph()
     except UserError as error:
-        mistakes.found.append(error)
+        mistakes.errors.append(error)
         return MemberGraph()
     parts = components(topology)
     if len(parts) > 1:
-        mistakes.found.append(_disconnected(parts, spec, there, mistakes.file))
+        mistakes.errors.append(_disconnected(parts, spec, there, mistakes.file))
     index = [member.index for member in there]  # ascending, so the edges stay sorted
     edges = _renumbered(topology.edges, index)
     weights = dict(zip(edges, edge_weights(topology).values(), strict=False))
@@ -148,7 +148,7 @@ def read_edges(tables: Any, members: Sequence[Member], edges: Edges, mistakes: M
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         mistakes.add("must be a list of tables", "edge", None, "[[edge]] once for each edge")
         return {}
-    found: dict[Edge, str] = {}
+    compressors: dict[Edge, str] = {}
     first: dict[Edge, int] = {}
     for place, table in enumerate(tables):
         prefix = f"edge[{place}]."
@@ -160,8 +160,8 @@ def read_edges(tables: Any, members: Sequence[Member], edges: Edges, mistakes: M
             mistakes.add(both, prefix + "between", list(values["between"]), "one [[edge]] for each edge")
         elif edge is not None:
             first[edge] = place
-            found[edge] = values.get("compressor", "")
-    return found
+            compressors[edge] = values.get("compressor", "")
+    return compressors
 
 
 def _find_edge(
@@ -241,10 +241,10 @@ def settings_of(
 
 def all_shares(federation: FederationConfig) -> list[dict[int, float]]:
     """Return the mixing weights of each member's edges by neighbor; empty if the graph's file has none."""
-    found: list[dict[int, float]] = [{} for _ in federation.members]
+    shares: list[dict[int, float]] = [{} for _ in federation.members]
     for (i, j), weight in federation.edge_weights.items():
-        found[i][j] = found[j][i] = weight
-    return found
+        shares[i][j] = shares[j][i] = weight
+    return shares
 
 
 def hops(federation: FederationConfig, member: int) -> int:
@@ -275,8 +275,8 @@ def all_hops(federation: FederationConfig) -> list[int]:
 
 
 def _neighbors(federation: FederationConfig) -> list[list[int]]:
-    found: list[list[int]] = [[] for _ in federation.members]
+    neighbors: list[list[int]] = [[] for _ in federation.members]
     for i, j in federation.edges:
-        found[i].append(j)
-        found[j].append(i)
-    return found
+        neighbors[i].append(j)
+        neighbors[j].append(i)
+    return neighbors

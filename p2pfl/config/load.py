@@ -31,7 +31,7 @@ from p2pfl.config.sections import PRIVATE, PUBLIC, PrivacyConfig, parse_schedule
 from p2pfl.config.tables import Mistakes, exclusive, port_of, read_document, read_row, read_table, require, unknown_keys
 from p2pfl.errors import UserError
 
-Found = TypeVar("Found", FederationConfig, NodeConfig)
+Config = TypeVar("Config", FederationConfig, NodeConfig)
 
 FILE_NAME = "federation.toml"
 HEAD_DEFAULTS: dict[str, Any] = {"seed": 0, "topology": "ring", "name": ""}
@@ -46,13 +46,13 @@ def load_config(path: Path | str) -> FederationConfig:
     return _first(*read_federation(path))
 
 
-def _first(found: Found | None, mistakes: Sequence[UserError]) -> Found:
+def _first(value: Config | None, mistakes: Sequence[UserError]) -> Config:
     """Return what was read. Raises UserError: the first mistake."""
     for mistake in mistakes:
         raise mistake
-    if found is None:
+    if value is None:
         raise AssertionError("nothing was read, and no mistake")
-    return found
+    return value
 
 
 def federation_mistakes(path: Path | str) -> list[UserError]:
@@ -69,11 +69,11 @@ def read_federation(path: Path | str) -> tuple[FederationConfig | None, list[Use
         return None, [error]
     mistakes = Mistakes(file)
     federation = federation_from(document, mistakes)
-    if federation.admin and not mistakes.found:
-        federation, found = _with_members_file(federation)
-        mistakes.found.extend(found)
-    usable = all(isinstance(mistake, DisconnectedGraph) for mistake in mistakes.found)
-    return (federation if usable else None), mistakes.found
+    if federation.admin and not mistakes.errors:
+        federation, in_members = _with_members_file(federation)
+        mistakes.errors.extend(in_members)
+    usable = all(isinstance(mistake, DisconnectedGraph) for mistake in mistakes.errors)
+    return (federation if usable else None), mistakes.errors
 
 
 def _with_members_file(federation: FederationConfig) -> tuple[FederationConfig, list[UserError]]:
@@ -87,12 +87,12 @@ def _with_members_file(federation: FederationConfig) -> tuple[FederationConfig, 
     except UserError as error:
         return federation, [error]
     if charter is None:
-        return federation, mistakes.found
+        return federation, mistakes.errors
     if wrong := contradiction(federation, charter):
         allowed = "the members.toml that belongs to this federation.toml"
         mistakes.add(wrong, "member", None, allowed)
-    found = amended(federation, charter)
-    return replace(found, notices=(*found.notices, *_edited(federation, charter))), mistakes.found
+    current = amended(federation, charter)
+    return replace(current, notices=(*current.notices, *_edited(federation, charter))), mistakes.errors
 
 
 def _edited(federation: FederationConfig, charter: Charter) -> list[str]:
@@ -100,7 +100,7 @@ def _edited(federation: FederationConfig, charter: Charter) -> list[str]:
     if charter.version > 1:
         return []
     then: list[tuple[str, object, object]] = [
-        ("addresses", [one.address for one in federation.members], [one.address for one in charter.members]),
+        ("addresses", [node.address for node in federation.members], [node.address for node in charter.members]),
         ("topology", federation.topology, charter.topology),
         ("rounds", federation.training.rounds, charter.rounds),
     ]
@@ -201,13 +201,13 @@ def read_members(tables: Any, mistakes: Mistakes) -> tuple[Member, ...]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         mistakes.add("must be a list of tables", "node", None, "[[node]] once for each node")
         return ()
-    before = len(mistakes.found)
+    before = len(mistakes.errors)
     values = [read_row(table, f"node[{index}].", model.MEMBER, mistakes) for index, table in enumerate(tables)]
     if len(tables) < FEWEST:
         mistakes.add("too few nodes", "node", len(tables), f"{FEWEST} or more [[node]] tables")
     for key in model.MEMBER:
         _refuse_repetition(key, values, mistakes)
-    if len(mistakes.found) > before:
+    if len(mistakes.errors) > before:
         return ()
     return tuple(Member(index=index, **{"address": None} | value) for index, value in enumerate(values))
 
@@ -268,15 +268,15 @@ def _read_node(
         return None, [error]
     mistakes = Mistakes(file)
     node = _node(document, member, mistakes, federation)
-    return (None if mistakes.found else node), mistakes.found
+    return (None if mistakes.errors else node), mistakes.errors
 
 
 def find_member(federation: FederationConfig, name: str) -> Member:
     """Return the member called `name`. Raises UserError: there is none, or it was removed."""
     named = [member for member in federation.members if member.name == name]
-    found = next((member for member in named if not member.retired), None)
-    if found is not None:
-        return found
+    present = next((member for member in named if not member.retired), None)
+    if present is not None:
+        return present
     text = "no such node"
     if named:
         version = "" if federation.edition is None else f", in version {federation.edition.version} at the latest"
@@ -315,9 +315,9 @@ def _node(
 
 
 def _own_network(values: dict[str, Any], folder: Path, mistakes: Mistakes) -> OwnNetwork:
-    for one, other in (("cert", "key"), ("key", "cert"), ("proxy_password_file", "proxy")):
-        if one in values and other not in values:
-            mistakes.add(f"is of no use without network.{other}", f"network.{one}", values[one], "both or none")
+    for name, partner in (("cert", "key"), ("key", "cert"), ("proxy_password_file", "proxy")):
+        if name in values and partner not in values:
+            mistakes.add(f"is of no use without network.{partner}", f"network.{name}", values[name], "both or none")
     for key in ("cert", "key", "proxy_password_file"):
         if key in values:
             values[key] = folder / Path(values[key]).expanduser()

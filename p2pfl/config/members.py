@@ -51,10 +51,10 @@ def _bytes(size: int, *, empty: bool = False) -> Kind:
 
 
 def _edges(value: Any) -> Edges:
-    found = tuple(tuple(pair) if isinstance(pair, list) else () for pair in _list(value))
-    if any(len(pair) != 2 or not all(type(end) is int and end >= 0 for end in pair) for pair in found):
+    edges = tuple(tuple(pair) if isinstance(pair, list) else () for pair in _list(value))
+    if any(len(pair) != 2 or not all(type(end) is int and end >= 0 for end in pair) for pair in edges):
         raise ValueError
-    return found
+    return edges
 
 
 def _list(value: Any) -> list[Any]:
@@ -80,20 +80,20 @@ ROW: Kinds = {**MEMBER, "retired": tables.flag()}
 def read_members_file(path: Path, federation: FederationConfig, mistakes: Mistakes) -> Charter | None:
     """Read the charter in a file; None if it is none, with the reasons in `mistakes`. Raises UserError: unreadable."""
     document = read_document(path)
-    before = len(mistakes.found)
+    before = len(mistakes.errors)
     rows = document.pop("member", [])
     tables.unknown_keys(document, "", (*HEAD, "member"), mistakes)
     needed = [key for key in HEAD if key not in ("rounds", "schedule", "previous")]
     require(document, "", needed, HEAD, mistakes)
     head = read_table({key: value for key, value in document.items() if key in HEAD}, "", HEAD, mistakes)
     members = _members(rows, mistakes)
-    if len(mistakes.found) > before:
+    if len(mistakes.errors) > before:
         return None
     charter = Charter(**{"previous": b"", "rounds": None, "schedule": ()} | head, members=members)
     for flaw in flaws(charter):
         flaw.file = str(path)
-        mistakes.found.append(flaw)
-    if len(mistakes.found) > before:
+        mistakes.errors.append(flaw)
+    if len(mistakes.errors) > before:
         return None
     try:
         return unpack(charter.packed(), admin=federation.admin, realm=realm_of(federation))
@@ -107,13 +107,13 @@ def _members(rows: Any, mistakes: Mistakes) -> tuple[Member, ...]:
     if not isinstance(rows, list) or len(rows) < FEWEST or not all(isinstance(table, dict) for table in rows):
         mistakes.add("must be a list of tables", "member", None, f"[[member]] {FEWEST} times or more")
         return ()
-    found = []
+    checked = []
     for index, table in enumerate(rows):
         values = read_row(table, f"member[{index}].", ROW, mistakes)
-        found.append({"address": None, "retired": False} | values)
-    if mistakes.found:
+        checked.append({"address": None, "retired": False} | values)
+    if mistakes.errors:
         return ()
-    return tuple(Member(index=index, **values) for index, values in enumerate(found))
+    return tuple(Member(index=index, **values) for index, values in enumerate(checked))
 
 
 def members_text(charter: Charter, name: str) -> str:
@@ -124,7 +124,7 @@ def members_text(charter: Charter, name: str) -> str:
         raise UserError(what, key="members", value=f"{size} bytes", allowed=allowed)
     lines = [_HEAD.format(name=name)]
     head = ("version", "realm", "previous", "topology", "rounds", "signer", "signature")
-    values = {key: to_text(one) if isinstance(one := getattr(charter, key), bytes) else one for key in head}
+    values = {key: to_text(value) if isinstance(value := getattr(charter, key), bytes) else value for key in head}
     lines += [f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None]
     lines += ["edges = [", *_pairs(charter.edges), "]"]
     if charter.schedule:
@@ -224,8 +224,8 @@ def in_words(when_s: float) -> str:
 
 def request_line(request: JoinRequest, sign: Callable[[bytes], bytes]) -> str:
     """Write and sign a request; `sign` makes the signature (64 bytes) with the private key for `request.key`."""
-    told = msgspec.msgpack.encode(request)
-    return _line(REQUEST, sign(SIGNED + told) + told)
+    packed = msgspec.msgpack.encode(request)
+    return _line(REQUEST, sign(SIGNED + packed) + packed)
 
 
 def read_request(text: str) -> JoinRequest:
@@ -235,10 +235,10 @@ def read_request(text: str) -> JoinRequest:
 
     allowed = "the line that `p2pfl join` prints, from its p2pfl-request: to its end"
     raw = _raw(text, REQUEST, "REQUEST", allowed)
-    signature, told = raw[:64], raw[64:]
-    request = _convert(told, JoinRequest, "REQUEST", allowed)
+    signature, packed = raw[:64], raw[64:]
+    request = _convert(packed, JoinRequest, "REQUEST", allowed)
     try:
-        VerifyKey(request.key).verify(SIGNED + told, signature)
+        VerifyKey(request.key).verify(SIGNED + packed, signature)
     except (CryptoError, ValueError):
         raise UserError("is not signed by the key that it names", key="REQUEST", allowed=allowed) from None
     _require("name", request.name, "REQUEST")
@@ -260,7 +260,7 @@ def invite_of(
         allowed = "another name; --replace for a new machine that replaces the current one"
         raise UserError("the name is taken", key="NAME", value=name, allowed=allowed)
     others = [member for member in federation.present if member.name != name]
-    contacts = [Contact(one.key, one.address) for one in others if one.address is not None]
+    contacts = [Contact(member.key, member.address) for member in others if member.address is not None]
     return Invite(
         federation=federation_id(federation),
         code=code_digest(federation),
@@ -282,11 +282,11 @@ def code_files(federation: FederationConfig) -> list[Path]:
 
 def code_digest(federation: FederationConfig) -> bytes:
     """Hash these files into 32 bytes. Raises UserError: one of them cannot be read."""
-    found = hashlib.blake2b(digest_size=HASH_BYTES, person=b"p2pfl-code")
+    hasher = hashlib.blake2b(digest_size=HASH_BYTES, person=b"p2pfl-code")
     for file in code_files(federation):
         content = read_file(file)
-        found.update(len(content).to_bytes(8, "little") + content)
-    return found.digest()
+        hasher.update(len(content).to_bytes(8, "little") + content)
+    return hasher.digest()
 
 
 def _line(prefix: str, raw: bytes) -> str:

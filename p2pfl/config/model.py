@@ -433,7 +433,7 @@ NODE: Kinds = {key: kind for name in NodeConfig.__dataclass_fields__ for key, ki
 def needed_features(federation: FederationConfig) -> dict[str, str]:
     """Return the names of the features that the file needs, each with the key that needs it."""
     asked = {"members": ("federation.admin", federation.admin), "privacy": ("privacy", federation.privacy)}
-    return {name: key for name, (key, wanted) in asked.items() if wanted}
+    return {name: key for name, (key, value) in asked.items() if value}
 
 
 OWN_NETWORK: Kinds = {

@@ -95,16 +95,16 @@ def schedule() -> Kind:
 @lru_cache(maxsize=16)
 def parse_schedule(text: str) -> RateSchedule:
     """Parse a schedule's spec. Raises ValueError: it says which word is wrong, why, and what is allowed."""
-    entry, found = SCHEDULES.read(text)
+    entry, values = SCHEDULES.read(text)
     if not entry.parameters:
         return RateSchedule()
-    rounds, time_s, warmup = found["rounds"], found["time_s"], found["warmup"]
+    rounds, time_s, warmup = values["rounds"], values["time_s"], values["warmup"]
     if (rounds is None) == (time_s is None):
         raise ValueError("cosine: give either rounds or time_s")
     length = float(rounds if time_s is None else time_s)
     if warmup >= length:
         raise ValueError(f"cosine: a warmup of {warmup:g} leaves nothing of {length:g}")
-    return RateSchedule(by_time=rounds is None, length=length, warmup=warmup, to=found["to"])
+    return RateSchedule(by_time=rounds is None, length=length, warmup=warmup, to=values["to"])
 
 
 ALLOWED = (
@@ -130,20 +130,20 @@ def stop() -> Kind:
 
 def parse_stop(text: str) -> Stop:
     """Parse the conditions. Raises ValueError, which names the part that is not understood."""
-    found = Stop()
+    parsed = Stop()
     for part in " ".join(text.split()).split(" or "):
-        found = _with_clause(found, part)
-    return found
+        parsed = _with_clause(parsed, part)
+    return parsed
 
 
 def _with_clause(stop: Stop, part: str) -> Stop:
-    if told := _PATIENCE.fullmatch(part):
-        patience, least = int(told["rounds"]), float(told["least"] or 0.0)
+    if match := _PATIENCE.fullmatch(part):
+        patience, least = int(match["rounds"]), float(match["least"] or 0.0)
         _require(part, stop.patience is None, "the second condition of its kind")
         _require(part, patience > 0, "too short: wait at least 1 round for an improvement")
-        return replace(stop, patience=patience, of=told["of"] or stop.of, least=least)
-    if told := _AFTER.fullmatch(part):
-        after_s = float(told["count"]) * UNITS_S[told["unit"]]
+        return replace(stop, patience=patience, of=match["of"] or stop.of, least=least)
+    if match := _AFTER.fullmatch(part):
+        after_s = float(match["count"]) * UNITS_S[match["unit"]]
         _require(part, stop.after_s is None, "the second condition of its kind")
         _require(part, 0.0 < after_s <= LONGEST_S, "not a possible time")
         return replace(stop, after_s=after_s)
@@ -263,7 +263,7 @@ def read_privacy(table: Any, mistakes: Mistakes) -> PrivacyConfig | None:
     """Read the table `[privacy]`; return None if there is none, or if it has mistakes."""
     if table is None:
         return None
-    before = len(mistakes.found)
+    before = len(mistakes.errors)
     values = read_table(table, "privacy.", PRIVACY, mistakes)
     require(table, "privacy.", ("delta",), PRIVACY, mistakes)
     shared = values.get("noise") == SHARED
@@ -275,7 +275,7 @@ def read_privacy(table: Any, mistakes: Mistakes) -> PrivacyConfig | None:
     for key in () if shared else OF_SHARED:
         if key in values:
             mistakes.add("says something only with shared noise", f"privacy.{key}", values[key], f'noise = "{SHARED}"')
-    return None if len(mistakes.found) > before else PrivacyConfig(**values)
+    return None if len(mistakes.errors) > before else PrivacyConfig(**values)
 
 
 EVERYBODY = "*"

@@ -73,7 +73,7 @@ def setting(default: Any, kind: Kind, means: str, *, counts: str = ALWAYS) -> An
 
 def kinds_of(config: type[Any]) -> dict[str, Kind]:
     """Return the keys that a class declares by `setting`, in its order."""
-    return {one.name: one.metadata["kind"] for one in fields(config) if "kind" in one.metadata}
+    return {key.name: key.metadata["kind"] for key in fields(config) if "kind" in key.metadata}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,10 @@ class Mistakes:
     """The mistakes in one file."""
 
     file: Path
-    found: list[UserError] = field(default_factory=list)
+    errors: list[UserError] = field(default_factory=list)
 
     def add(self, message: str, key: str, value: object = None, allowed: str | None = None) -> None:
-        self.found.append(UserError(message, file=self.file, key=key, value=value, allowed=allowed))
+        self.errors.append(UserError(message, file=self.file, key=key, value=value, allowed=allowed))
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -220,10 +220,10 @@ def several(kind: Kind, allowed: str, *, least: int = 0, most: int = MOST_CHARAC
         values = [value] if isinstance(value, str) else value
         if not isinstance(values, list) or not least <= len(values) <= most:
             raise ValueError
-        found = tuple(kind.read(each) for each in values)
-        if twice and len({one.partition("#")[0] if isinstance(one, str) else one for one in found}) < len(found):
+        items = tuple(kind.read(each) for each in values)
+        if twice and len({item.partition("#")[0] if isinstance(item, str) else item for item in items}) < len(items):
             raise ValueError(twice)
-        return found
+        return items
 
     return Kind(allowed, read)
 
@@ -241,8 +241,8 @@ def texts() -> Kind:
 
 def hosts() -> Kind:
     """A kind of value: host names, possibly none, in lower case."""
-    one = matching(HOST, "")
-    lower = Kind("", lambda value: one.read(value).lower().rstrip("."))
+    host = matching(HOST, "")
+    lower = Kind("", lambda value: host.read(value).lower().rstrip("."))
     return several(lower, 'a name of this machine such as "pi1.local", or a list of them')
 
 
@@ -259,8 +259,8 @@ def pair(value: Any) -> tuple[str, str]:
 
 def address(least_port: int) -> Kind:
     def read(value: Any) -> str:
-        found = ADDRESS.fullmatch(value) if isinstance(value, str) else None
-        if not found or not least_port <= int(found[1]) <= 65535:
+        match = ADDRESS.fullmatch(value) if isinstance(value, str) else None
+        if not match or not least_port <= int(match[1]) <= 65535:
             raise ValueError
         host = str(value).rpartition(":")[0]
         bare = host.strip("[]")
@@ -282,10 +282,10 @@ def member_address() -> Kind:
         if scheme in ("http", "https"):
             right = without_password(f"{scheme.replace('http', 'ws')}://{rest[:80]}")
             raise ValueError(f"the scheme is ws or wss, not {scheme}: {right}")
-        found = URL.fullmatch(value)
-        if found is None or not is_host(found["host"].strip("[]")) or not 1 <= port_of(value) <= 65535:
+        match = URL.fullmatch(value)
+        if match is None or not is_host(match["host"].strip("[]")) or not 1 <= port_of(value) <= 65535:
             raise ValueError
-        if found["pin"] and scheme == "ws":
+        if match["pin"] and scheme == "ws":
             raise ValueError("a certificate is pinned, and ws:// has none: wss://")
         return str(value)
 
@@ -298,8 +298,8 @@ HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 @_kind('"HH:MM-HH:MM", such as "20:00-06:00"')
 def hours(value: Any) -> str:
     """A kind of value: the hours from one time of day to another one, perhaps over midnight."""
-    found = HOURS.fullmatch(value) if isinstance(value, str) else None
-    if found is None or found[1] + found[2] == found[3] + found[4]:
+    match = HOURS.fullmatch(value) if isinstance(value, str) else None
+    if match is None or match[1] + match[2] == match[3] + match[4]:
         raise ValueError
     return str(value)
 
@@ -307,22 +307,22 @@ def hours(value: Any) -> str:
 @_kind('"http://host:port", or "none"')
 def proxy(value: Any) -> str:
     """A kind of value: the URL of an HTTP proxy, without a password, or "none"."""
-    found = PROXY.fullmatch(value) if isinstance(value, str) else None
+    match = PROXY.fullmatch(value) if isinstance(value, str) else None
     if value == "none":
         return "none"
-    if found is not None and found["user"]:
+    if match is not None and match["user"]:
         raise ValueError("user and password belong in a file that proxy_password_file names")
-    if found is None or not 1 <= int(found["port"] or 1) <= 65535:
+    if match is None or not 1 <= int(match["port"] or 1) <= 65535:
         raise ValueError
     return str(value)
 
 
 def port_of(address: str) -> int:
     """Return the port of a valid address."""
-    found = URL.fullmatch(address)
-    if found is None:
+    match = URL.fullmatch(address)
+    if match is None:
         return int(address.rpartition(":")[2])
-    return int(found["port"] or USUAL_PORTS[found["scheme"]])
+    return int(match["port"] or USUAL_PORTS[match["scheme"]])
 
 
 MOST_RELAYS = 8
@@ -401,7 +401,7 @@ def public_keys() -> Kind:
 
 def _brief(value: Any) -> Any:
     """Shorten a value for one line of an error."""
-    if isinstance(value, list) and value and all(isinstance(one, str) for one in value) and len(str(value)) <= 100:
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value) and len(str(value)) <= 100:
         return value
     if isinstance(value, dict | list):
         return f"a {'table' if isinstance(value, dict) else 'list'} of {len(value)}"

@@ -98,9 +98,9 @@ def node_text(
 def toml_value(value: Any) -> str:
     """Write a value as TOML: JSON's texts, numbers, booleans and lists are TOML; nested tables get braces."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{toml_value(str(key))} = {toml_value(one)}" for key, one in value.items()) + " }"
+        return "{ " + ", ".join(f"{toml_value(str(key))} = {toml_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(toml_value(one) for one in value) + "]"
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
     text = json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
     return text.replace("\x7f", "\\u007f")
 
@@ -336,7 +336,7 @@ def with_replacement(federation: FederationConfig, *, name: str, key: bytes, add
     """
     leaving = find_member(federation, name)
     _require_new(federation, key=key)
-    _require_free([one for one in federation.present if one is not leaving], name, address)
+    _require_free([member for member in federation.present if member is not leaving], name, address)
     index = len(federation.members)
     newcomer = Member(index=index, name=name, key=key, address=address or leaving.address)
 
@@ -363,9 +363,9 @@ def with_settings(
     if rounds is not None and federation.training.rounds is None:
         raise UserError("training is limited by time, not by rounds", file=federation.path, key="training.time_s")
     new = {find_member(federation, name).index: address for name, address in addresses}
-    members = tuple(replace(one, address=new.get(one.index, one.address)) for one in federation.members)
+    members = tuple(replace(member, address=new.get(member.index, member.address)) for member in federation.members)
     for index, address in new.items():
-        others = [one for one in members if one.index != index and not one.retired]
+        others = [member for member in members if member.index != index and not member.retired]
         _require_free(others, members[index].name, address)
     charter = replace(successor(federation), members=members)
     if topology is not None:
@@ -395,12 +395,12 @@ def _require_free(others: Sequence[Member], name: str, address: str | None) -> N
 
 
 def _retired(members: Sequence[Member], leaving: Member) -> tuple[Member, ...]:
-    return tuple(replace(one, retired=one.retired or one is leaving) for one in members)
+    return tuple(replace(member, retired=member.retired or member is leaving) for member in members)
 
 
 def _resolved(federation: FederationConfig, members: tuple[Member, ...], topology: str) -> Charter:
     mistakes = Mistakes(federation.path)
     edges, schedule, _ = read_graph(topology, members, federation.seed, mistakes)
-    for mistake in mistakes.found:
+    for mistake in mistakes.errors:
         raise mistake
     return replace(successor(federation), members=members, topology=topology, edges=edges, schedule=schedule)

@@ -119,8 +119,8 @@ class Named(click.Group):
         return list(self.lines())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
-        found = self.find(cmd_name) if cmd_name in self.lines() else None
-        return found if isinstance(found, click.Command) else None
+        command = self.find(cmd_name) if cmd_name in self.lines() else None
+        return command if isinstance(command, click.Command) else None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete names from `lines`; click would import every command for its help text."""

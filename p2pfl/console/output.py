@@ -200,30 +200,30 @@ def learned_facts(report: Report, *, worst_of: str = "node", mean_of: str = "") 
         f"{main.label}, mean{of}": value and value.mean,
         f"{main.label}, {INTERVAL} of the mean": between(report.intervals.get(main.name)),
     }
-    means = {f"{one.label}, mean": value_of(report, one) for one in others}
-    return facts | {name: found and found.mean for name, found in means.items()}
+    means = {f"{measure.label}, mean": value_of(report, measure) for measure in others}
+    return facts | {name: statistic and statistic.mean for name, statistic in means.items()}
 
 
 def beyond_facts(report: Report) -> dict[str, Any]:
     """Return how many rounds nodes trained beyond those asked for; an empty dictionary if none did."""
-    found = report.rounds_beyond
-    if report.rounds_asked is None or found is None or not found.max:
+    beyond = report.rounds_beyond
+    if report.rounds_asked is None or beyond is None or not beyond.max:
         return {}
-    low, high = int(found.min), int(found.max)
-    many = f"{low:,}" if low == high else f"{low:,} to {high:,}, mean {cell(found.mean)}"
+    low, high = int(beyond.min), int(beyond.max)
+    many = f"{low:,}" if low == high else f"{low:,} to {high:,}, mean {cell(beyond.mean)}"
     return {f"rounds beyond the {report.rounds_asked:,} asked for": f"{many}: until all were known to be through"}
 
 
 def privacy_facts(report: Report) -> dict[str, Any]:
     """Return a private run's promise, how much of it is spent, and the figures withheld because of it."""
-    found = report.privacy
-    if found is None:
+    held = report.privacy
+    if held is None:
         return {}
-    spent = "not known of all nodes" if found.epsilon is None else f"at most {found.epsilon:.3g}"
+    spent = "not known of all nodes" if held.epsilon is None else f"at most {held.epsilon:.3g}"
     return {
-        "privacy of each " + found.unit: f"epsilon spent: {spent}; budget: {found.budget:.3g} at delta {found.delta:g}",
-        "withheld": f"{', '.join(found.figures)}: computed from the data without noise",
-        "in its place": found.instead,
+        "privacy of each " + held.unit: f"epsilon spent: {spent}; budget: {held.budget:.3g} at delta {held.delta:g}",
+        "withheld": f"{', '.join(held.figures)}: computed from the data without noise",
+        "in its place": held.instead,
     }
 
 
@@ -249,23 +249,23 @@ def reference_facts(report: Report) -> dict[str, Any]:
         worst,
     )
 
-    main, found, facts = report.main_measure, report.reference, dict[str, Any]()
-    if found is None:
+    main, reference, facts = report.main_measure, report.reference, dict[str, Any]()
+    if reference is None:
         return facts
-    if found.alone is not None and (values := value_of(found.alone, main)):
-        ends = between(found.alone.intervals.get(main.name))
+    if reference.alone is not None and (values := value_of(reference.alone, main)):
+        ends = between(reference.alone.intervals.get(main.name))
         facts["each node alone, with its own data"] = (
             f"{main.label} {cell(values.mean)}{f' ({ends})' if ends else ''}, worst {cell(worst(values, main))}"
         )
-        facts["together beside alone"] = beside(report, found.alone)
-    central = found.centralized
+        facts["together beside alone"] = beside(report, reference.alone)
+    central = reference.centralized
     if central is not None and central.one_node and central.all_nodes:
         runs = {"as many steps as a node": central.one_node, "as many as all nodes": central.all_nodes}
         for words, run in runs.items():
             facts[f"all data in one place, {words}"] = f"{score_words(run, main)}, {run.steps:,} steps"
         facts["together beside all data in one place"] = beside(report, central.all_nodes)
-    if found.fedavg:
-        server = f"{score_words(found.fedavg, main)}, {size(found.fedavg.bytes_sent or 0)}"
+    if reference.fedavg:
+        server = f"{score_words(reference.fedavg, main)}, {size(reference.fedavg.bytes_sent or 0)}"
         facts["a server that averages each round"] = server
     return facts
 
@@ -332,7 +332,7 @@ def _parts(texts: Mapping[str, Sequence[str]], most: int) -> list[list[str]]:
     first, *others = list(texts) or [""]
     parts = [[first][: len(texts)]]
     for name in others:
-        if len(parts[-1]) > 1 and sum(widths[one] for one in (*parts[-1], name)) > most:
+        if len(parts[-1]) > 1 and sum(widths[column] for column in (*parts[-1], name)) > most:
             parts.append([first])
         parts[-1].append(name)
     return parts

@@ -52,13 +52,13 @@ def _headline(federation: Mapping[str, Any]) -> RenderableType:
     states: dict[str, int] = {}
     for row in members:
         states[state_of(row)] = states.get(state_of(row), 0) + 1
-    told = ", ".join(f"{count} {state}" for state, count in sorted(states.items(), key=lambda item: -item[1]))
+    summary = ", ".join(f"{count} {state}" for state, count in sorted(states.items(), key=lambda item: -item[1]))
     there = [row for row in members if not (row.get("quiet") or row.get("lost"))]
     rounds, scores = _numbers(there, "rounds"), _numbers(there, MAIN)
     if rounds:
         low, high = str(min(rounds)), str(max(rounds))
         of = f" of {federation['rounds_to_do']}" if federation.get("rounds_to_do") else ""
-        told += f"; round {low if low == high else f'{low} to {high}'}{of}"
+        summary += f"; round {low if low == high else f'{low} to {high}'}{of}"
     figures = f"sent {size(sum(_numbers(members, 'bytes_sent')))}"
     if rates := _numbers(there, "bytes_per_s"):
         figures += f", {size(sum(rates))}/s"
@@ -78,7 +78,7 @@ def _headline(federation: Mapping[str, Any]) -> RenderableType:
     text.append(f"{federation['federation']}  " if federation["federation"] else "", style="bold")
     graph = f" of {federation['topology']}" if federation.get("topology") else ""
     text.append(f"{len(members)} members{graph}, {by}\n", style="dim")
-    text.append(f"{told}\n{figures}")
+    text.append(f"{summary}\n{figures}")
     return text
 
 
@@ -102,14 +102,14 @@ def _trouble(row: Row) -> int:
 def _measures(federation: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the task's measures, main one first and loss last; without any, accuracy if a node has it."""
     if measures := federation.get("measures"):
-        return [*measures[:1], *sorted(measures[1:], key=lambda one: bool(one["name"] == "loss"))]
+        return [*measures[:1], *sorted(measures[1:], key=lambda measure: bool(measure["name"] == "loss"))]
     name = "accuracy" if _numbers(federation["members"], "accuracy") else "loss"
     return [{"name": name, "label": name}]
 
 
 def _table(federation: Mapping[str, Any], members: Sequence[Row], width: int) -> Table:
     main, *others = _measures(federation)
-    heads = [main["label"], *(one["label"] for one in others)]
+    heads = [main["label"], *(measure["label"] for measure in others)]
     rows = [_cells(row, [main, *others], federation["now"]) for row in members]
     shown = [head for head in (rows[0] if rows else ()) if any(row[head] is not None for row in rows)]
     withheld = federation.get("privacy") and not _numbers(members, MAIN)
@@ -153,10 +153,10 @@ def _cells(row: Row, measures: Sequence[Mapping[str, Any]], now: float) -> dict[
     heard = f"{age(max(0.0, now - at))}{'*' if row.get('source') else ''}" if isinstance(at, int | float) else None
     star = STALE if row.get("tested_round") is not None else ""
     cells = {"round": _cell(row.get("rounds"), "d")}
-    for one in measures:
-        has_any_size = not one.get("higher_is_better", True) and one["name"] != "loss"
-        cell = _cell(scores.get(one["name"]), ".4g" if has_any_size else ".3f")
-        cells[one["label"]] = cell and cell + star
+    for measure in measures:
+        has_any_size = not measure.get("higher_is_better", True) and measure["name"] != "loss"
+        cell = _cell(scores.get(measure["name"]), ".4g" if has_any_size else ".3f")
+        cells[measure["label"]] = cell and cell + star
     return cells | {
         "epsilon": _cell(row.get("epsilon"), ".3g"),
         "staleness": _cell(row.get("staleness"), ".1f"),

@@ -119,8 +119,8 @@ class Lies:
 def find_attackers() -> Attackers:
     """Find the attack package. Raises UserError: none is installed."""
     for entry in entry_points(group=GROUP):
-        found: Attackers = entry.load()
-        return found
+        attackers: Attackers = entry.load()
+        return attackers
     raise UserError("no package of attacks is installed", key="--byzantine", allowed="`attackers`, from p2pfl's source")
 
 
@@ -313,9 +313,9 @@ class Fleet:
         """Tell a node which members have ended for good, so that it does not wait for them."""
         if child.process is None or child.exit_code is not None or child.process.stdin is None:
             return
-        for one in ended:
+        for member in ended:
             with suppress(OSError, ValueError):  # it has been let go, or is dying
-                child.process.stdin.write(f"{one.name}\n".encode())
+                child.process.stdin.write(f"{member.name}\n".encode())
 
     def _dismiss(self) -> None:
         """End the liars once the honest nodes have ended, because a liar without listeners may wait for ever."""
@@ -355,7 +355,7 @@ class Fleet:
                 child.lines.append(msgspec.json.decode(raw, type=NodeLine))
                 if not is_told:  # what was said before its core was there was lost
                     is_told = True
-                    self._tell_ended(child, [one for one in self.children if one.died])
+                    self._tell_ended(child, [other for other in self.children if other.died])
 
 
 # -- one launcher at a time -------------------------------------------------------------------------------------------
@@ -416,8 +416,8 @@ def why_not() -> str | None:
     except OSError:
         return "torch does not say what it was built for"
     for kind, files in ACCELERATORS.items():
-        if built_for.get(kind) and (found := [file for file in files if Path(file).exists()]):
-            return f"torch could use {found[0]}, and a driver does not survive a fork"
+        if built_for.get(kind) and (present := [file for file in files if Path(file).exists()]):
+            return f"torch could use {present[0]}, and a driver does not survive a fork"
     return None
 
 
@@ -530,8 +530,8 @@ class Starter:
             raise error if done else TimeoutError(f"it has not answered for {limit_s:g} s") from error
         finally:
             self._is_waiting = False
-            for one in theirs:
-                one.close()
+            for end in theirs:
+                end.close()
         self._has_forked = True
         reader = asyncio.StreamReader(limit=LINE_LIMIT)
         output, leash = FileIO(os.dup(stdout.fileno())), FileIO(os.dup(stdin.fileno()), "w")

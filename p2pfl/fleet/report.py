@@ -114,7 +114,7 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
         contraction=contraction(
             federation,
             [node.samples for node in nodes],
-            [{one.closing_rounds: one for line in child.lines if (one := line.closed)} for child in fleet.honest],
+            [{phase.closing_rounds: phase for line in child.lines if (phase := line.closed)} for child in fleet.honest],
             ends=_honest_ends(fleet),
             size=models[0].size if models else None,
         ),
@@ -139,22 +139,22 @@ def _stopped(fleet: Nodes, node: NodeReport) -> bool:
 
 def _warnings(fleet: Nodes) -> list[str]:
     """Return the warnings that need the data of all honest nodes, which only their launcher has."""
-    told = {child.name: line.classes for child in fleet.honest for line in child.lines if line.classes is not None}
-    text = about_lone_classes(fleet.federation.gossip.rule, told) if len(told) == len(fleet.honest) else None
+    classes = {child.name: line.classes for child in fleet.honest for line in child.lines if line.classes is not None}
+    text = about_lone_classes(fleet.federation.gossip.rule, classes) if len(classes) == len(fleet.honest) else None
     return [] if text is None else [text]
 
 
 def _withheld(federation: FederationConfig, nodes: Sequence[NodeReport]) -> Withheld | None:
     """Return the privacy promise as reported by the nodes, and the figures that the report withholds because of it."""
-    told = [node.privacy for node in nodes if node.privacy is not None]
-    if federation.privacy is None or not told:
+    promises = [node.privacy for node in nodes if node.privacy is not None]
+    if federation.privacy is None or not promises:
         return None
-    known = [one.epsilon for one in told if one.epsilon is not None and one.state != "unsure"]
+    known = [promise.epsilon for promise in promises if promise.epsilon is not None and promise.state != "unsure"]
     return Withheld(
-        unit=told[0].unit,
+        unit=promises[0].unit,
         epsilon=max(known) if len(known) == len(nodes) else None,
-        budget=max(one.budget for one in told),
-        delta=told[0].delta,
+        budget=max(promise.budget for promise in promises),
+        delta=promises[0].delta,
         figures=list(PRIVATE_FIGURES if federation.privacy.test_set == PUBLIC else (*PRIVATE_FIGURES, SCORES)),
         instead=instead(federation.task.name),
     )

@@ -63,10 +63,10 @@ def about_mixing(nodes: Iterable[NodeReport]) -> list[str]:
 
 def overall_staleness(nodes: Iterable[MeanAndMax | None]) -> MeanAndMax | None:
     """Combine the mean and maximum staleness of all nodes."""
-    known = [one for one in nodes if one]
+    known = [pair for pair in nodes if pair]
     if not known:
         return None
-    return MeanAndMax(mean=float(np.mean([one.mean for one in known])), max=max(one.max for one in known))
+    return MeanAndMax(mean=float(np.mean([pair.mean for pair in known])), max=max(pair.max for pair in known))
 
 
 def contraction(
@@ -251,8 +251,8 @@ def count(number: int, what: str) -> str:
 
 def names(federation: FederationConfig, nodes: Sequence[int], most: int = 5) -> str:
     """Write the first few names, and how many others there are."""
-    told = ", ".join(federation.members[node].name for node in nodes[:most])
-    return f"{told} and {len(nodes) - most} more" if len(nodes) > most else told
+    listed = ", ".join(federation.members[node].name for node in nodes[:most])
+    return f"{listed} and {len(nodes) - most} more" if len(nodes) > most else listed
 
 
 def held_against(nodes: Iterable[NodeReport]) -> list[HeldAgainst]:
@@ -275,17 +275,17 @@ def in_words(held: Sequence[HeldAgainst]) -> str | None:
     """Describe the faults: `node3: payload 40, flood 2, told by 4 neighbors, quarantined by 3`; return None if there
     are none.
     """
-    told = []
-    for name in sorted({one.neighbor for one in held}):
-        against = [one for one in held if one.neighbor == name]
+    texts = []
+    for name in sorted({row.neighbor for row in held}):
+        against = [row for row in held if row.neighbor == name]
         kinds: Counter[str] = Counter()
-        for one in against:
-            kinds.update(one.faults)
+        for row in against:
+            kinds.update(row.faults)
         faults = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items()))
-        away = sum(one.quarantines > 0 for one in against)
+        away = sum(row.quarantines > 0 for row in against)
         quarantined = f", quarantined by {away}" if away else ""
-        told.append(f"{name}: {faults}, told by {count(len(against), 'neighbor')}{quarantined}")
-    return "; ".join(told) or None
+        texts.append(f"{name}: {faults}, told by {count(len(against), 'neighbor')}{quarantined}")
+    return "; ".join(texts) or None
 
 
 VALUE_BYTES = 4
@@ -300,7 +300,7 @@ def compressor_mistakes(federation: FederationConfig, size: int | None = None) -
     """Return the mistakes in the common compressor and in those for single edges, for models of `size` values if the
     size is known.
     """
-    found = []
+    mistakes = []
     for key, spec in _named(federation):
         try:
             compressor = make_compressor(spec)
@@ -311,8 +311,8 @@ def compressor_mistakes(federation: FederationConfig, size: int | None = None) -
                 require_fit(compressor, size)
         except UserError as error:
             error.file, error.key = str(federation.path), key
-            found.append(error)
-    return found
+            mistakes.append(error)
+    return mistakes
 
 
 def _named(federation: FederationConfig) -> Iterator[tuple[str, str]]:
@@ -348,8 +348,8 @@ def traffic(federation: FederationConfig, size: int) -> dict[str, Any]:
     rows = {spec: compressor_figures(make_compressor(spec), size) for spec in specs}
     sent = {edge: sealed_bytes(rows[federation.compressor_of(*edge)]["message_bytes"]) for edge in federation.edges}
     rounds = federation.schedule or (federation.edges,)
-    busiest = max((_busiest(one, sent) for one in rounds), default=0)
-    in_all = fmean(2 * sum(sent[edge] for edge in one) for one in rounds)
+    busiest = max((_busiest(edges, sent) for edges in rounds), default=0)
+    in_all = fmean(2 * sum(sent[edge] for edge in edges) for edges in rounds)
     usual = rows[federation.gossip.compressor]
     return {
         "parameters": size,

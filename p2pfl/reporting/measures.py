@@ -137,10 +137,10 @@ def measures_of(sources: Iterable[Any]) -> tuple[Measure, ...]:
     If none has, return the loss, preceded by accuracy if a source has it.
     """
     known = list(sources)
-    for one in known:
-        if told := getattr(one, "measures", None):
-            return tuple(told)
-    return (ACCURACY, LOSS) if not known or any(one.accuracy is not None for one in known) else (LOSS,)
+    for source in known:
+        if measures := getattr(source, "measures", None):
+            return tuple(measures)
+    return (ACCURACY, LOSS) if not known or any(source.accuracy is not None for source in known) else (LOSS,)
 
 
 def measures_in(learner: Learner, score: Score | None) -> list[Measure]:
@@ -148,8 +148,8 @@ def measures_in(learner: Learner, score: Score | None) -> list[Measure]:
 
     The direction of such a metric is unknown: higher counts as better.
     """
-    if told := getattr(learner, "measures", ()):
-        return list(told)
+    if measures := getattr(learner, "measures", ()):
+        return list(measures)
     if score is None:
         return []
     return list(measured_by(dict.fromkeys(score.metrics, max), None, labels=score.accuracy is not None))
@@ -159,8 +159,8 @@ def shown(measures: Sequence[Measure]) -> tuple[Measure, ...]:
     """Return the measures for which a table has room. The loss is always included; it comes last unless it is the main
     one.
     """
-    others = [one for one in measures[1:] if one.name != LOSS.name]
-    last = [one for one in measures[1:] if one.name == LOSS.name]
+    others = [measure for measure in measures[1:] if measure.name != LOSS.name]
+    last = [measure for measure in measures[1:] if measure.name == LOSS.name]
     return (*measures[:1], *others[: MOST_SHOWN - 1 - len(last)], *last)
 
 
@@ -224,14 +224,14 @@ def mean_intervals(sources: Iterable[Any]) -> dict[str, tuple[float, float]]:
 
     If a node has no interval for a metric, the mean gets none.
     """
-    known = [one for one in sources if one is not None]
-    found: dict[str, tuple[float, float]] = {}
-    for name in dict.fromkeys(name for one in known for name in one.intervals):
-        having = [one for one in known if _figure(one, name) is not None]
-        ends = of_mean((0.0, one.intervals.get(name)) for one in having)
+    known = [source for source in sources if source is not None]
+    intervals: dict[str, tuple[float, float]] = {}
+    for name in dict.fromkeys(name for source in known for name in source.intervals):
+        having = [source for source in known if _figure(source, name) is not None]
+        ends = of_mean((0.0, source.intervals.get(name)) for source in having)
         if ends is not None:
-            found[name] = ends
-    return rounded(found)
+            intervals[name] = ends
+    return rounded(intervals)
 
 
 def _figure(source: Any, name: str) -> Any:
@@ -259,12 +259,12 @@ def spreads(scores: Iterable[Mapping[str, float | None]], *, defined: bool = Fal
     """Compute mean, minimum and maximum of each metric, by name. With `defined`, ignore scores in which the metric is
     not a number.
     """
-    found: dict[str, list[float]] = {}
+    by_name: dict[str, list[float]] = {}
     for metrics in scores:
         for name, value in metrics.items():
             if value is not None and not (defined and math.isnan(value)):
-                found.setdefault(name, []).append(value)
-    return {name: Statistic(math.fsum(row) / len(row), *_ends(row)) for name, row in found.items()}
+                by_name.setdefault(name, []).append(value)
+    return {name: Statistic(math.fsum(row) / len(row), *_ends(row)) for name, row in by_name.items()}
 
 
 def _ends(values: list[float]) -> tuple[float, float]:
@@ -299,8 +299,8 @@ def centralized(
     goals = rounds, min(rounds * len(steps), most_steps // (training.local_steps or 1))
     pooled = _Pooled(_pooled_learner(first, rows, training), tests, round_s)
     if parse_schedule(training.schedule) == RateSchedule():
-        one, every = pooled.run(goals)
-        return Centralized(one_node=one, all_nodes=every)
+        single, every = pooled.run(goals)
+        return Centralized(one_node=single, all_nodes=every)
     stretched = str(parse_schedule(training.schedule).stretched(goals[1] / goals[0]))
     longer = _Pooled(_pooled_learner(first, rows, replace(training, schedule=stretched)), tests, round_s)
     return Centralized(one_node=next(pooled.run(goals[:1])), all_nodes=next(longer.run(goals[1:])))
@@ -352,21 +352,21 @@ def beside(report: Any, other: Alone | ModelScore | None) -> str | None:
 
 def of_alone(scores: Sequence[ModelScore | None]) -> Alone | None:
     """Combine the scores of all nodes, each trained alone; return None if there are no scores."""
-    known = [one for one in scores if one is not None]
+    known = [score for score in scores if score is not None]
     if not known:
         return None
     return Alone(
-        accuracy=spread(one.accuracy for one in known),
-        loss=spread(one.loss for one in known),
-        metrics=spreads(one.metrics for one in known),
+        accuracy=spread(score.accuracy for score in known),
+        loss=spread(score.loss for score in known),
+        metrics=spreads(score.metrics for score in known),
         intervals=mean_intervals(known),
     )
 
 
 def reference_point(score: Score | None, training_loss: float) -> ReferencePoint:
     """Make a point of a reference; without a test set, its loss is the training loss."""
-    found = model_score(score) or ModelScore(loss=training_loss)
-    return ReferencePoint(**msgspec.structs.asdict(found))
+    result = model_score(score) or ModelScore(loss=training_loss)
+    return ReferencePoint(**msgspec.structs.asdict(result))
 
 
 def with_history(history: list[ReferencePoint]) -> Reference:
@@ -405,7 +405,7 @@ def _intervals_of_mean(known: Sequence[tuple[Score, int]]) -> Iterator[tuple[str
     for name in dict.fromkeys(name for score, _ in known for name in score.intervals):
         parts = [(score.accuracy if name == ACCURACY.name else score.metrics.get(name), score, n) for score, n in known]
         there = [(value, score.intervals.get(name), n) for value, score, n in parts if value is not None]
-        there = [one for one in there if not math.isnan(one[0])]
+        there = [row for row in there if not math.isnan(row[0])]
         ends = of_mean(((value, ends) for value, ends, _ in there), [n for *_, n in there], independent=True)
         if ends is not None:
             yield name, ends

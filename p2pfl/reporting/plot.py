@@ -105,11 +105,11 @@ def draw_runs(runs: Sequence[Drawable], path: Path | None, x: X = "time", labels
 def _learned(runs: Sequence[Drawable]) -> list[Measure]:
     """Return the main measure of the first run that has a value for it, and the metrics that the task adds."""
     for run in runs:
-        main, *others = measures_of([run, *run.nodes, *run.history])
-        found = [one for one in (main, *others) if any(_finite(value_of(point, one)) for point in run.history)]
-        own = [one for one in found if one is main or one.name not in (ACCURACY.name, LOSS.name)]
-        if own or found:
-            return (own or found)[:MOST_LEARNED]
+        measures = measures_of([run, *run.nodes, *run.history])
+        known = [measure for measure in measures if any(_finite(value_of(point, measure)) for point in run.history)]
+        own = [measure for measure in known if measure is measures[0] or measure.name not in (ACCURACY.name, LOSS.name)]
+        if own or known:
+            return (own or known)[:MOST_LEARNED]
     return [TRAINING] if _have(runs, "train_loss") else []
 
 
@@ -129,7 +129,7 @@ def _draw_learned(axes: Any, runs: Sequence[Drawable], measure: Measure, x: X) -
     for place, run in enumerate(runs):
         spreads = [(_place(run, point, x), _finite(_of_point(point, measure))) for point in run.history]
         known = [(at, spread) for at, spread in spreads if spread is not None and at is not None]
-        at = [one for one, _ in known]
+        at = [moment for moment, _ in known]
         low, high = [spread.min for _, spread in known], [spread.max for _, spread in known]
         axes.fill_between(at, low, high, color=_color(place), alpha=0.16, linewidth=0)
         _line(axes, [(at, spread.mean) for at, spread in known], place)
@@ -144,29 +144,29 @@ def _draw_learned(axes: Any, runs: Sequence[Drawable], measure: Measure, x: X) -
     if measure.name == ACCURACY.name:
         axes.set_ylim(0, 1.02)
     elif not measure.higher_is_better:
-        found = [_finite(_of_point(point, measure)) for run in runs for point in run.history]
-        means = [one.mean for one in found if one]
+        drawn = [_finite(_of_point(point, measure)) for run in runs for point in run.history]
+        means = [spread.mean for spread in drawn if spread]
         if min(means) > 0 and max(means) / min(means) >= POWERS_FROM:
             axes.set_yscale("log")
 
 
 def _of_point(point: Point, measure: Measure) -> Statistic | None:
-    found: Statistic | None = point.train_loss if measure is TRAINING else value_of(point, measure)
-    return found
+    statistic: Statistic | None = point.train_loss if measure is TRAINING else value_of(point, measure)
+    return statistic
 
 
 def _references(runs: Sequence[Drawable]) -> list[tuple[Any, str, list[Any]]]:
     """Return how the references of a single run are drawn: the style of the level lines, their name, and the scores."""
-    found = runs[0].reference if len(runs) == 1 else None
-    if found is None:
+    reference = runs[0].reference if len(runs) == 1 else None
+    if reference is None:
         return []
-    pooled = [] if found.centralized is None else [found.centralized.one_node, found.centralized.all_nodes]
+    pooled = [] if reference.centralized is None else [reference.centralized.one_node, reference.centralized.all_nodes]
     drawn: list[tuple[Any, str, list[Any]]] = [
-        ("dashed", "a server (FedAvg)", [found.fedavg]),
-        ("dashdot", "each node alone, on average", [found.alone]),
+        ("dashed", "a server (FedAvg)", [reference.fedavg]),
+        ("dashdot", "each node alone, on average", [reference.alone]),
         ("dotted", "all data in one place:\nsteps of one node, of all", pooled),
     ]
-    return [(style, name, known) for style, name, scores in drawn if (known := [one for one in scores if one])]
+    return [(style, name, known) for style, name, scores in drawn if (known := [score for score in scores if score])]
 
 
 def _draw_distance(axes: Any, runs: Sequence[Drawable], x: X) -> None:

@@ -303,12 +303,12 @@ class Report(msgspec.Struct, kw_only=True):
 def _with_nan(value: Any) -> Any:
     """Turn the nulls in statistics into NaN."""
     if isinstance(value, list):
-        return [_with_nan(one) for one in value]
+        return [_with_nan(item) for item in value]
     if not isinstance(value, dict):
         return value
     if value.keys() == {"mean", "min", "max"}:
         return {name: math.nan if figure is None else figure for name, figure in value.items()}
-    return {name: _with_nan(one) for name, one in value.items()}
+    return {name: _with_nan(item) for name, item in value.items()}
 
 
 def _flat(row: Point | NodeReport) -> dict[str, Any]:
@@ -319,15 +319,15 @@ def _flat(row: Point | NodeReport) -> dict[str, Any]:
         value = getattr(row, field.name)
         statistic = next((kind for kind in get_args(field.type) if kind in (Statistic, MeanAndMax)), None)
         if field.name in ("metrics", "local_metrics"):
-            metrics |= {f"{field.name.removesuffix('metrics')}{name}": one for name, one in value.items()}
+            metrics |= {f"{field.name.removesuffix('metrics')}{name}": figure for name, figure in value.items()}
         elif statistic is None:
             flat[field.name] = msgspec.to_builtins(value)
         else:
             flat |= {f"{field.name}_{which}": getattr(value, which, None) for which in statistic.__struct_fields__}
     of_metrics: dict[str, Any] = {}
-    for name, found in metrics.items():
-        if isinstance(found, Statistic):
-            of_metrics |= {f"{name}_{end}": getattr(found, end) for end in found.__struct_fields__}
+    for name, figure in metrics.items():
+        if isinstance(figure, Statistic):
+            of_metrics |= {f"{name}_{end}": getattr(figure, end) for end in figure.__struct_fields__}
         else:
-            of_metrics[name] = found
+            of_metrics[name] = figure
     return of_metrics | flat

@@ -160,7 +160,8 @@ def in_row(measures: Sequence[Measure]) -> list[Measure]:
     """Return the measures whose values a row has, by name, in this order: all except accuracy, which has a separate
     field.
     """
-    return sorted((one for one in measures if one.name != ACCURACY.name), key=lambda one: one.name)[:MOST_METRICS]
+    others = [measure for measure in measures if measure.name != ACCURACY.name]
+    return sorted(others, key=lambda measure: measure.name)[:MOST_METRICS]
 
 
 def scores(vitals: Vitals, measures: Sequence[Measure]) -> dict[str, float | None]:
@@ -168,11 +169,11 @@ def scores(vitals: Vitals, measures: Sequence[Measure]) -> dict[str, float | Non
 
     If the task does not name its measures, return accuracy if there is one, else the latest round's loss.
     """
-    found = {ACCURACY.name: vitals.accuracy}
-    found |= {one.name: value for one, value in zip(in_row(measures), vitals.metrics, strict=False)}
+    by_name = {ACCURACY.name: vitals.accuracy}
+    by_name |= {measure.name: value for measure, value in zip(in_row(measures), vitals.metrics, strict=False)}
     if not measures:
-        return found if vitals.accuracy is not None else {LOSS.name: vitals.loss}
-    return {one.name: found.get(one.name) for one in measures}
+        return by_name if vitals.accuracy is not None else {LOSS.name: vitals.loss}
+    return {measure.name: by_name.get(measure.name) for measure in measures}
 
 
 def bitmap(members: Iterable[int]) -> bytes:

@@ -114,10 +114,10 @@ def sweep_from(document: Mapping[str, Any], path: Path) -> SweepFile:
     count = math.prod(max(1, len(values)) for values in axes.values())
     if count > MOST_COMBINATIONS:
         mistakes.add("too many combinations", "axes", count, f"up to {MOST_COMBINATIONS:,}")
-    if len(mistakes.found) > 1:
-        raise ExceptionGroup(f"mistakes in {path}", mistakes.found)
-    if mistakes.found:
-        raise mistakes.found[0]
+    if len(mistakes.errors) > 1:
+        raise ExceptionGroup(f"mistakes in {path}", mistakes.errors)
+    if mistakes.errors:
+        raise mistakes.errors[0]
     return SweepFile(
         path=path.absolute(),
         fixed=fixed,

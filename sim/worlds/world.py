@@ -68,7 +68,7 @@ class World:
         for section in OTHERS:
             if conditions.get(section) is not None:
                 document[section] = _as_in_a_file(conditions[section])
-        for mistake in mistakes.found:
+        for mistake in mistakes.errors:
             raise mistake
         self.document = document
         self.place = Path(WHERE)
@@ -85,8 +85,8 @@ class World:
         mistakes = Mistakes(self.place)
         world = _WorldReader(self.document, Names(names), mistakes).world()
         if world is not None:
-            mistakes.found.extend(check_world(world, len(names)))
-        for mistake in mistakes.found:
+            mistakes.errors.extend(check_world(world, len(names)))
+        for mistake in mistakes.errors:
             if self.place == Path(WHERE) and mistake.key is not None:
                 for section in TABLES:
                     mistake.key = mistake.key.removeprefix(f"{section}.")
@@ -126,7 +126,7 @@ class _WorldReader:
             "liars": self._liars() if "liars" in self.document else None,
         }
         parts |= read_table(self.document.get("run", {}), "run.", model.RUN, self.mistakes)
-        return None if self.mistakes.found else WorldSpec(path=self.mistakes.file.absolute(), **parts)
+        return None if self.mistakes.errors else WorldSpec(path=self.mistakes.file.absolute(), **parts)
 
     def _compute(self) -> ComputeSpec | None:
         table = self.document.get("compute", {})
@@ -169,7 +169,7 @@ class _WorldReader:
         values = read_table(own, prefix, kinds, self.mistakes)
         if chosen:
             values |= self._read_selector(table, prefix, all_nodes=all_nodes)
-        return None if self.mistakes.found else spec(**values)
+        return None if self.mistakes.errors else spec(**values)
 
     def _read_selector(self, table: dict[str, Any], prefix: str, *, all_nodes: bool) -> dict[str, Any]:
         """Read `nodes`, or the `count` of nodes to draw."""
@@ -200,7 +200,7 @@ class _WorldReader:
             own = {key: value for key, value in table.items() if key in model.PARTITION}
             values = read_table(own, prefix, model.PARTITION, self.mistakes)
             groups = self._groups(table.get("groups"), prefix + "groups")
-            if not self.mistakes.found:
+            if not self.mistakes.errors:
                 found.append(PartitionSpec(groups=groups, **values))
         return tuple(found)
 
@@ -215,7 +215,7 @@ class _WorldReader:
             for key in ("join", "leave"):
                 if key in table:
                     values[key] = self.names.read(table[key], prefix + key, self.mistakes)
-            if not self.mistakes.found:
+            if not self.mistakes.errors:
                 found.append(AmendSpec(**values))
         return tuple(found)
 

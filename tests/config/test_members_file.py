@@ -25,7 +25,7 @@ def read(tmp_path):
         path.write_text(text, encoding="utf-8")
         mistakes = Mistakes(path)
         charter = read_members_file(path, federation or ward(), mistakes)
-        return charter, [(found.key, str(found)) for found in mistakes.found]
+        return charter, [(found.key, str(found)) for found in mistakes.errors]
 
     return read
 

@@ -43,7 +43,7 @@ def test_the_table_of_statistics_has_each_key_and_says_the_defaults():
     (text,) = [block for language, block in pages.blocks(pages.read(STATISTICS_GUIDE)) if language == "toml"]
     table, mistakes = tomllib.loads(text)["stats"], Mistakes(Path("node.toml"))
     found = read_stats(table, mistakes)
-    assert (mistakes.found, table.keys()) == ([], STATS.keys())
+    assert (mistakes.errors, table.keys()) == ([], STATS.keys())
     assert (found.a_day, found.least_rows) == (StatsConfig().a_day, StatsConfig().least_rows)
 
 

@@ -74,7 +74,7 @@ def test_removed_members_count_among_those_who_must_sign():
         members = tuple(replace(one, retired=one.index < removed) for one in federation.members)
         mistakes = Mistakes(federation.path)
         refuse_broken_promises(replace(federation, members=members), mistakes)
-        assert [(one.key, one.value) for one in mistakes.found] == [("node", 4)] * is_refused
+        assert [(one.key, one.value) for one in mistakes.errors] == [("node", 4)] * is_refused
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,8 @@ def test_more_is_tried_on_small_graphs_than_on_large_ones():
 def test_the_search_reports_for_each_number_of_edges_a_graph_that_has_it():
     goal = Goal(nodes=10, max_degree=4)
     best = search(goal, [build("ring", 10).ends, build("circulant:offsets=1-3", 10).ends], 800)
-    assert len(best.found) > 3
-    for edges, (_, rate, ends) in best.found.items():
+    assert len(best.by_edges) > 3
+    for edges, (_, rate, ends) in best.by_edges.items():
         assert len(ends) == edges
         assert rate == pytest.approx(mixing_rate(adjacency_of(10, ends), "metropolis"), abs=1e-12)
 
@@ -170,7 +170,7 @@ def test_a_search_that_is_over_ends_with_what_it_has():
         return len(asked) > 40
 
     best = search(Goal(nodes=12, max_degree=3), [build("ring", 12).ends], 10**9, over=over)
-    assert best.found
+    assert best.by_edges
     assert len(asked) < 60
 
 

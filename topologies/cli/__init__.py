@@ -39,14 +39,14 @@ class TopologyCommands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
         if cmd_name not in COMMANDS:
             return None
-        found = getattr(import_module(f"topologies.cli.{COMMANDS[cmd_name][0]}"), f"{cmd_name}_command")
-        return found if isinstance(found, click.Command) else None
+        command = getattr(import_module(f"topologies.cli.{COMMANDS[cmd_name][0]}"), f"{cmd_name}_command")
+        return command if isinstance(command, click.Command) else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         options = [word.partition("=")[0] for word in args[1:]]
-        words = [("command", args[0]), *(("option", one) for word in options for one in (word, f"{args[0]} {word}"))]
+        words = [("command", args[0]), *(("option", name) for word in options for name in (word, f"{args[0]} {word}"))]
         if said := next(filter(None, (is_gone(*word) for word in words)), None):
             raise click.UsageError(said, ctx)
         try:

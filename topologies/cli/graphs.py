@@ -103,12 +103,12 @@ def design_command(
     goal = Goal(nodes=count, minimize=minimize, maximize=maximize, **more, **requirements)
     end = time.monotonic() + within
     with progress() as tell:
-        found = design(goal, evaluations=evaluations, tell=tell, over=lambda: time.monotonic() > end)
+        result = design(goal, evaluations=evaluations, tell=tell, over=lambda: time.monotonic() > end)
     if output is not None:
         from topologies.files import write_topology  # noqa: PLC0415 - as above
 
-        write_topology(_with_edges(found.winner.topology), output)
-    _write(found, output, form)
+        write_topology(_with_edges(result.winner.topology), output)
+    _write(result, output, form)
 
 
 def _given(spec: str | None, nodes: int | None, add: int | None, seed: int) -> Topology | None:
@@ -259,9 +259,9 @@ def attack_command(*, spec: str, nodes: int | None, remove: int, strategy: str, 
 
     topology = resolve(spec, nodes, seed)
     with progress() as tell:
-        found = decay(topology, remove, strategy, seed=seed, tell=tell)
-    write_rows(_rows(found, topology.names, form), form)
-    _note(found)
+        result = decay(topology, remove, strategy, seed=seed, tell=tell)
+    write_rows(_rows(result, topology.names, form), form)
+    _note(result)
 
 
 def _rows(states: Sequence[FailureState], names: Sequence[str], form: str) -> list[dict[str, Any]]:
@@ -351,9 +351,9 @@ def _weighed(topology: Topology, weights: str) -> Topology:
     if weights not in known:
         refuse_gone("weights", weights)
         raise TopologyError("unknown mixing weights", key="weights", value=weights, allowed=nearest(weights, known))
-    found = topology.with_weights(weighted(topology, weights).c)
-    own_weights(found)
-    return found
+    weighed = topology.with_weights(weighted(topology, weights).c)
+    own_weights(weighed)
+    return weighed
 
 
 PLOT_HELP = """Draw a graph.

@@ -198,10 +198,10 @@ def compare_command(
     from topologies.families import is_static  # noqa: PLC0415 - `--help` stays instant
     from topologies.metrics.describe import compare  # noqa: PLC0415 - `--help` stays instant
 
-    found = compare(specs, sizes or (), model_bytes=model_bytes, **asked)
+    table = compare(specs, sizes or (), model_bytes=model_bytes, **asked)
     sized = model_bytes is not None
-    write_rows([_readable_row(row, sized=sized) for row in found.rows] if form == "table" else found.rows, form)
-    for missing in found.missing:
+    write_rows([_readable_row(row, sized=sized) for row in table.rows] if form == "table" else table.rows, form)
+    for missing in table.missing:
         click.echo(f"note: {missing}", err=True)
     if form == "table":
         click.echo(f"note: {CAUTION}", err=True)

@@ -101,8 +101,8 @@ def design(
     effort = evaluations_for(goal.nodes) if evaluations is None else evaluations
     if goal.given is not None:
         start = with_more(goal, goal.given)
-        found = search(goal, [start], effort, tell, over).ranked() if effort else [((), 0.0, start)]
-        qualified, failed = _judge([_own_candidate(goal, ends) for _, _, ends in found], top, tell, over)
+        searched = search(goal, [start], effort, tell, over).ranked() if effort else [((), 0.0, start)]
+        qualified, failed = _judge([_own_candidate(goal, ends) for _, _, ends in searched], top, tell, over)
         if not qualified:
             text = f"no graph that was found qualifies: {failed[0].fragile or '; '.join(failed[0].failures)}"
             raise TopologyError(text, key="add", value=goal.add, allowed="more edges, or less to require of them")
@@ -110,7 +110,7 @@ def design(
             goal=goal, qualified=qualified, failed=failed, proven=False, evaluations=effort, stopped=bool(over())
         )
     settled = goal.nodes <= SEARCH_LIMIT and _unbeatable(candidate(goal, build("complete", goal.nodes)))
-    known = sorted(known_graphs(goal, tell, over, 1 if settled else SEEDS), key=lambda found: found.key)
+    known = sorted(known_graphs(goal, tell, over, 1 if settled else SEEDS), key=lambda graph: graph.key)
     # where some nodes are far, it matters which is where, and the atlas has each graph once
     everything = goal.nodes <= ATLAS_NODES and not goal.by_time
     own: list[GraphCandidate] = []
@@ -119,11 +119,11 @@ def design(
     elif goal.nodes <= SEARCH_LIMIT and effort > 0 and not settled:
         own = list(_search_results(goal, known, effort, tell, over))
     entries = [*known, *own]
-    ranked = sorted(entries, key=lambda found: (found.key, not found.named))
+    ranked = sorted(entries, key=lambda graph: (graph.key, not graph.named))
     stopped = over() and not everything
     qualified, failed = _judge(ranked, top, tell, over)
-    if goal.byzantine and not any(found.proven for found in qualified):
-        drawn = sorted(_draw_robust(goal, tell, over), key=lambda found: found.key)
+    if goal.byzantine and not any(graph.proven for graph in qualified):
+        drawn = sorted(_draw_robust(goal, tell, over), key=lambda graph: graph.key)
         qualified = (*drawn, *qualified)
     if not qualified:
         raise _no_design(goal, failed, tell, over)
@@ -153,10 +153,10 @@ def _search_results(
     goal: Goal, candidates: Sequence[GraphCandidate], evaluations: int, tell: Tell, over: Over
 ) -> Iterator[GraphCandidate]:
     starts: dict[int, Ends] = {}
-    for found in candidates:
-        least, most = degree_range(found.topology)
+    for graph in candidates:
+        least, most = degree_range(graph.topology)
         if len(starts) < STARTS and least >= goal.lowest and most <= goal.highest:
-            starts.setdefault(found.topology.edge_count, found.topology.ends)
+            starts.setdefault(graph.topology.edge_count, graph.topology.ends)
     if starts:
         full = _fill_up(goal, next(iter(starts.values())))
         starts.setdefault(len(full), full)
@@ -186,7 +186,7 @@ def _draw_robust(goal: Goal, tell: Tell, over: Over) -> Iterator[GraphCandidate]
     if goal.nodes > ADVISED:
         return
     degree = goal.highest - goal.highest * goal.nodes % 2
-    found = 0
+    drawn = 0
     for draw in range(DRAWS):
         if over():
             return
@@ -197,8 +197,8 @@ def _draw_robust(goal: Goal, tell: Tell, over: Over) -> Iterator[GraphCandidate]
         )
         if not entry.failures and entry.proven:
             yield entry
-            found += 1
-        if found == ENOUGH:
+            drawn += 1
+        if drawn == ENOUGH:
             return
 
 
@@ -271,7 +271,7 @@ def _judged_count(entries: Sequence[GraphCandidate]) -> int:
 
 def _no_design(goal: Goal, failed: Sequence[GraphCandidate], tell: Tell, over: Over) -> TopologyError:
     """Make the error, which says how close the closest graph came."""
-    most = max((found.robust.upper for found in failed if not found.failures and found.robust), default=0)
+    most = max((graph.robust.upper for graph in failed if not graph.failures and graph.robust), default=0)
     text = f"no graph was found with at most {goal.highest} neighbors that is {goal.robustness}-robust"
     text += f", as byzantine = {goal.byzantine} asks for" + (f"; the best is {most}-robust" if most else "")
     return TopologyError(
@@ -286,8 +286,8 @@ def _sufficient_change(goal: Goal, most: int, tell: Tell, over: Over) -> str:
     for degree in range(goal.highest + 1, min(goal.nodes, highest + 1)):
         relaxed = Goal(nodes=goal.nodes, max_degree=degree, byzantine=goal.byzantine, seed=goal.seed)
         graphs = (entry for entry in known_graphs(relaxed, tell, over) if not entry.failures)
-        found = chain(graphs, _draw_robust(relaxed, tell, over))
-        if any(entry.proven for entry in found):
+        entries = chain(graphs, _draw_robust(relaxed, tell, over))
+        if any(entry.proven for entry in entries):
             return f"max-degree = {degree}, or {fewer}"
     return f"a larger max-degree, or {fewer}"
 
@@ -340,8 +340,8 @@ def _robust(entry: GraphCandidate) -> str | None:
     """Write the robustness, but only if the goal has liars, since computing it takes time."""
     if not entry.goal.byzantine or entry.robust is None or entry.failures:
         return None
-    found = entry.robust
-    return str(found.lower) if found.exact else f"{found.lower}..{found.upper}"
+    bounds = entry.robust
+    return str(bounds.lower) if bounds.exact else f"{bounds.lower}..{bounds.upper}"
 
 
 def _failure(entry: GraphCandidate) -> str:
@@ -377,14 +377,14 @@ def _praise(design: Design) -> str:
 
 def _differences(entry: GraphCandidate, best: GraphCandidate) -> Sequence[str]:
     """Describe the cost differences between `entry` and `best`, in the order in which an engineer would ask."""
-    found = [_more(entry.rounds or 0, best.rounds or 0, "round"), _more(*_edges(entry, best), "edge")]
+    texts = [_more(entry.rounds or 0, best.rounds or 0, "round"), _more(*_edges(entry, best), "edge")]
     if entry.sent and best.sent and entry.sent != best.sent:
-        found.append(_share(entry.sent / best.sent))
+        texts.append(_share(entry.sent / best.sent))
     if entry.goal.by_time and entry.seconds and best.seconds and entry.seconds > best.seconds:
-        found.insert(0, f"{100.0 * (entry.seconds / best.seconds - 1.0):.2g} % more time")
+        texts.insert(0, f"{100.0 * (entry.seconds / best.seconds - 1.0):.2g} % more time")
     if entry.goal.maximize and entry.lambda_2 and best.lambda_2 and entry.measure > best.measure:
-        found.insert(0, f"a lambda_2 {100.0 * (1.0 - entry.lambda_2 / best.lambda_2):.2g} % lower")
-    said = [part for part in found if part]
+        texts.insert(0, f"a lambda_2 {100.0 * (1.0 - entry.lambda_2 / best.lambda_2):.2g} % lower")
+    said = [part for part in texts if part]
     slower = round(entry.rate - best.rate, DIGITS)
     if entry.rounds == best.rounds and (slower or not said):
         said.append("mixes a little slower" if slower > 0 else "mixes a little faster" if slower else "mixes as fast")

@@ -472,17 +472,17 @@ class GraphCandidate:
     @cached_property
     def failures(self) -> tuple[str, ...]:
         """Describe violated requirements that are cheap to check, in plain words; without robustness."""
-        goal, found = self.goal, []
+        goal, texts = self.goal, []
         if component_count(self.topology) > 1:
             return ("it is not connected",)
         least, most = degree_range(self.topology)
         if most > goal.highest:
-            found.append(f"a node has {most} neighbors, and max-degree allows {goal.highest}")
+            texts.append(f"a node has {most} neighbors, and max-degree allows {goal.highest}")
         if least < goal.lowest:
-            found.append(f"a node has {least} neighbors where byzantine asks for {goal.lowest}")
+            texts.append(f"a node has {least} neighbors where byzantine asks for {goal.lowest}")
         elif goal.byzantine and (points := cut_points(self.topology)) is not None and points.bridges:
-            found.append("one edge holds two parts together")
-        return tuple(found)
+            texts.append("one edge holds two parts together")
+        return tuple(texts)
 
     @property
     def fragile(self) -> str:
@@ -524,11 +524,11 @@ def known_graphs(goal: Goal, tell: Tell = silent, over: Over = never, draws: int
                 continue
             if not topology.implicit and component_count(topology) > 1:
                 continue
-            found = candidate(goal, topology)
+            graph = candidate(goal, topology)
         except TopologyError:
             continue  # no such graph of this size
-        if spec not in best or (bool(found.failures), found.key) < (bool(best[spec].failures), best[spec].key):
-            best[spec] = found
+        if spec not in best or (bool(graph.failures), graph.key) < (bool(best[spec].failures), best[spec].key):
+            best[spec] = graph
     yield from best.values()
 
 

@@ -52,18 +52,18 @@ def _cycles(nodes: int, order: int) -> Cycles:
 
 def pair_orbits(cycles: Cycles) -> list[Ends]:
     """Return the orbits of pairs of nodes, each of shape (edges, 2). Nodes are numbered along the cycles."""
-    found = []
+    orbits = []
     starts = np.cumsum((0, *cycles)).tolist()
     for a, first in enumerate(cycles):
         # a pair half way around a cycle comes twice
         steps = ((np.arange(first if 2 * step < first else step), step) for step in range(1, first // 2 + 1))
-        found += [np.stack([starts[a] + turn, starts[a] + (turn + step) % first], 1) for turn, step in steps]
+        orbits += [np.stack([starts[a] + turn, starts[a] + (turn + step) % first], 1) for turn, step in steps]
         for b in range(a + 1, len(cycles)):
             turn = np.arange(math.lcm(first, cycles[b]))
             left, right = starts[a] + turn % first, starts[b] + turn % cycles[b]
             shifts = range(math.gcd(first, cycles[b]))
-            found += [np.stack([left, starts[b] + (right - starts[b] + step) % cycles[b]], 1) for step in shifts]
-    return found
+            orbits += [np.stack([left, starts[b] + (right - starts[b] + step) % cycles[b]], 1) for step in shifts]
+    return orbits
 
 
 class SymmetricWalk:
@@ -197,16 +197,18 @@ class BestGraphs:
     """The best graph found for each number of edges, to show the effect of one edge more or less."""
 
     goal: Goal
-    found: dict[int, tuple[Key, float, Ends]] = field(default_factory=dict)
+    by_edges: dict[int, tuple[Key, float, Ends]] = field(default_factory=dict)
     over: Over = never
 
     def meet(self, adjacency: Array, rate: float, edges: int) -> None:
         key = self.goal.key(rate, edges)
-        if rate < (math.inf if self.goal.by_time else 1.0) and (edges not in self.found or key < self.found[edges][0]):
-            self.found[edges] = key, rate, np.argwhere(np.triu(adjacency))
+        if rate < (math.inf if self.goal.by_time else 1.0) and (
+            edges not in self.by_edges or key < self.by_edges[edges][0]
+        ):
+            self.by_edges[edges] = key, rate, np.argwhere(np.triu(adjacency))
 
     def ranked(self) -> list[tuple[Key, float, Ends]]:
-        return sorted(self.found.values(), key=lambda entry: entry[0])
+        return sorted(self.by_edges.values(), key=lambda entry: entry[0])
 
 
 def evaluations_for(nodes: int) -> int:
@@ -222,7 +224,7 @@ def search(goal: Goal, starts: Sequence[Ends], evaluations: int, tell: Tell = si
     best = BestGraphs(goal, over=over)
     alike = not goal.by_time and goal.given is None
     spent = _search_symmetric(best, rng, evaluations // 2, tell) if alike else 0
-    starts = [*starts, *([best.ranked()[0][2]] if best.found else [])]
+    starts = [*starts, *([best.ranked()[0][2]] if best.by_edges else [])]
     turn, left = len(starts) + 1, evaluations - spent
     walks = turn * max(1, round(left / (turn * LEG)))
     for walk in range(walks if starts else 0):

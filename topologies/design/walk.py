@@ -114,15 +114,15 @@ class Walk:
             for i, j in edges:
                 after[i] += step
                 after[j] += step
-        found = [(i, j, -self._weight(i, j, before)) for i, j in move[0]]
-        found += [(i, j, self._weight(i, j, after)) for i, j in move[1]]
+        changes = [(i, j, -self._weight(i, j, before)) for i, j in move[0]]
+        changes += [(i, j, self._weight(i, j, after)) for i, j in move[1]]
         if before == after or self.weights in {"best-constant", LAMBDA_2}:
-            return found
+            return changes
         for i, j in self._around(before, after):
             change = self._weight(i, j, after) - self._weight(i, j, before)
             if change and (i, j) not in move[0]:
-                found.append((i, j, change))
-        return found
+                changes.append((i, j, change))
+        return changes
 
     def _around(self, before: list[int], after: list[int]) -> Iterable[Edge]:
         """Return the edges whose weight the degrees may change, each once."""
@@ -216,10 +216,10 @@ class Walk:
         ]
         return ((edge,), (_sorted(stays, max(free, key=lambda end: self.gain((stays, end)))),)) if free else None
 
-    def _places(self, one: int, other: int) -> Move:
+    def _places(self, node: int, other: int) -> Move:
         """Let two nodes change places."""
-        swap = {one: other, other: one}
-        before = {edge for edge in self.edges if one in edge or other in edge}
+        swap = {node: other, other: node}
+        before = {edge for edge in self.edges if node in edge or other in edge}
         after = {_sorted(swap.get(i, i), swap.get(j, j)) for i, j in before}
         return tuple(sorted(before - after)), tuple(sorted(after - before))
 

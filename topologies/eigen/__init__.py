@@ -209,10 +209,10 @@ def _is_small(laplacian: Laplacian) -> bool:
 def _first_good(laplacian: Laplacian, budget: FactorBudget, attempts: Iterator[Extremes | None]) -> Extremes:
     """Return the first result that converged and is not refuted, or on which two methods agree; else the best."""
     best: Extremes | None = None
-    for found in attempts:
-        if found is None:
+    for attempt in attempts:
+        if attempt is None:
             continue
-        judged, refuted = _judge(laplacian, budget, found)
+        judged, refuted = _judge(laplacian, budget, attempt)
         same = best is not None and abs(best.low - judged.low) <= TOLERANCE * judged.low
         agreed = best is not None and same and best.converged and judged.converged
         better = best is None or (judged.converged > best.converged if same else judged.low < best.low)
@@ -242,15 +242,15 @@ def _small(laplacian: Laplacian) -> Iterator[Extremes | None]:
     """Try the methods for small graphs. A dense solver's error is set by rounding in the largest entries; the inverse
     has its own scale.
     """
-    yield (found := dense_extremes(laplacian))
+    yield (dense := dense_extremes(laplacian))
     budget = FactorBudget(core=laplacian.nodes, fill=0.0)
-    yield inverse_extremes(laplacian, budget, Ends(found.high, found.high_residual, 0))
+    yield inverse_extremes(laplacian, budget, Ends(dense.high, dense.high_residual, 0))
 
 
 def _large(laplacian: Laplacian, budget: FactorBudget) -> Iterator[Extremes | None]:
     krylov = krylov_of(laplacian)
-    ends, found = lanczos_extremes(laplacian, krylov)
-    yield found
+    ends, result = lanczos_extremes(laplacian, krylov)
+    yield result
     yield inverse_extremes(laplacian, budget, ends)
     krylov.extend(LONGEST)
     yield _from_ritz(laplacian, krylov, krylov.lowest(), ends)
@@ -270,15 +270,15 @@ def dense_extremes(laplacian: Laplacian) -> Extremes:
     not mix with it.
     """
     above = 2.0 * laplacian.largest
-    found = eigenvalues(laplacian.dense() + above * np.outer(laplacian.kernel, laplacian.kernel))
-    high = float(found.values[-2])
+    solved = eigenvalues(laplacian.dense() + above * np.outer(laplacian.kernel, laplacian.kernel))
+    high = float(solved.values[-2])
     judged = from_vector(
-        laplacian, np.array(found.vectors[:, 0]), "dense", high=high, high_residual=found.bound, products=0
+        laplacian, np.array(solved.vectors[:, 0]), "dense", high=high, high_residual=solved.bound, products=0
     )
     # the sum rounds each entry once more
-    bound = found.bound + 8.0 * ULP * laplacian.largest
+    bound = solved.bound + 8.0 * ULP * laplacian.largest
     judged = replace(judged, highest=min(judged.highest, high + bound))
-    return with_lower_bound(judged, max(0.0, float(found.values[0]) - bound))
+    return with_lower_bound(judged, max(0.0, float(solved.values[0]) - bound))
 
 
 def krylov_of(laplacian: Laplacian) -> Krylov:
@@ -327,11 +327,11 @@ def _distance(ritz: Ritz) -> float:
 
 def _from_ritz(laplacian: Laplacian, krylov: Krylov, low: Ritz, ends: Ends) -> Extremes:
     vector = krylov.vector(low)
-    found = from_vector(
+    result = from_vector(
         laplacian, vector, "lanczos", high=ends.high, high_residual=ends.residual, products=krylov.products
     )
-    probable = found.low - krylov.slack() * laplacian.largest
-    return replace(found, probable=probable if probable > 0.0 else None)
+    probable = result.low - krylov.slack() * laplacian.largest
+    return replace(result, probable=probable if probable > 0.0 else None)
 
 
 def inverse_extremes(laplacian: Laplacian, budget: FactorBudget, ends: Ends) -> Extremes | None:
@@ -358,8 +358,8 @@ def largest(laplacian: Laplacian) -> tuple[float, float]:
     if not len(laplacian.ends):
         return 0.0, 0.0
     if _is_small(laplacian):
-        found = eigenvalues(laplacian.dense())
-        return float(found.values[-1]), found.bound
+        solved = eigenvalues(laplacian.dense())
+        return float(solved.values[-1]), solved.bound
     krylov = krylov_of(laplacian)
     goal = 20
     while True:

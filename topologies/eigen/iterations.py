@@ -82,12 +82,12 @@ class Krylov:
     def vector(self, ritz: Ritz) -> Array:
         """The unit vector of `ritz`, shape (n,)."""
         if self._basis is not None:
-            found = np.zeros(len(self._kernel))
+            total = np.zeros(len(self._kernel))
             for part, vector in zip(ritz.mix, self._basis, strict=False):
-                found += part * vector
+                total += part * vector
         else:
-            found = self._second_pass(ritz.mix)
-        return np.asarray(found / np.linalg.norm(found))
+            total = self._second_pass(ritz.mix)
+        return np.asarray(total / np.linalg.norm(total))
 
     def slack(self) -> float:
         """The lowest Ritz value may lie above the lowest eigenvalue by this fraction of the largest eigenvalue.
@@ -113,9 +113,9 @@ class Krylov:
 
     def _second_pass(self, mix: Array) -> Array:
         before, now = np.zeros(len(self._kernel)), self._start()
-        found = np.zeros(len(self._kernel))
+        total = np.zeros(len(self._kernel))
         for k, part in enumerate(mix):
-            found += part * now
+            total += part * now
             if k + 1 == len(mix):
                 break
             after = self._apply(now)
@@ -124,7 +124,7 @@ class Krylov:
             after -= self._along[k] * now
             after -= self._kernel * (self._kernel @ after)
             before, now = now, after / self._across[k]
-        return found
+        return total
 
     def _ritz(self, which: int) -> Ritz:
         values, vectors = _tridiagonal(np.array(self._along), np.array(self._across[:-1]), which)

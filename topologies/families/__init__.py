@@ -124,8 +124,8 @@ def _from_file(spec: str, path: Path, nodes: int, seed: int, names: Sequence[str
     if names:
         own = read_edges(path, nodes, names)
         return Topology(spec, nodes, own.ends, seed, weights=own.weights)
-    found = read_topology(path, nodes)
-    return Topology(spec, nodes, found.ends, seed, names=found.names, weights=found.weights)
+    graph = read_topology(path, nodes)
+    return Topology(spec, nodes, graph.ends, seed, names=graph.names, weights=graph.weights)
 
 
 def _request(

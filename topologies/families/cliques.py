@@ -220,15 +220,15 @@ def greedy_swap(counts: Counts, starts: Ints, steps: int, seed: int) -> Ints:
     total = counts.sum(axis=0)
     overall = total / total.sum()
     for _ in range(steps):
-        one, two = (np.arange(starts[k], starts[k + 1]) for k in rng.sample(range(len(starts) - 1), 2))
-        left, right = counts[members[one]], counts[members[two]]
+        first, second = (np.arange(starts[k], starts[k + 1]) for k in rng.sample(range(len(starts) - 1), 2))
+        left, right = counts[members[first]], counts[members[second]]
         moved = right[None, :, :] - left[:, None, :]
         after = skew(left.sum(axis=0) + moved, overall) + skew(right.sum(axis=0) - moved, overall)
         before = skew(left.sum(axis=0), overall) + skew(right.sum(axis=0), overall)
         better = np.argwhere(after < before - SAME)
         if len(better):
             i, j = better[rng.randrange(len(better))]
-            members[one[i]], members[two[j]] = members[two[j]], members[one[i]]
+            members[first[i]], members[second[j]] = members[second[j]], members[first[i]]
     return members
 
 
@@ -257,8 +257,8 @@ def _ring(groups: list[list[int]]) -> Iterator[Edge]:
 
 def _full(groups: list[list[int]]) -> Iterator[Edge]:
     joiner = _Joiner()
-    for one, two in combinations(groups, 2):
-        yield joiner.join(one, two)
+    for first, second in combinations(groups, 2):
+        yield joiner.join(first, second)
 
 
 _BETWEEN = {"ring": _ring, "full": _full}

@@ -160,11 +160,11 @@ def near(points: Points, reach: float, *, around: bool) -> Ends:
     order = np.argsort(cell[:, 0] * across + cell[:, 1], kind="stable")
     points, cell = points[order], cell[order]
     starts = np.searchsorted(cell[:, 0] * across + cell[:, 1], np.arange(across * across + 1))
-    found = [
+    reached = [
         _within_reach(points, _candidates(cell, starts, across, step, around=around), reach, around=around)
         for step in _STEPS
     ]
-    edges: Ends = order[together(*(found if across > 1 else found[:1]))]
+    edges: Ends = order[together(*(reached if across > 1 else reached[:1]))]
     return edges
 
 

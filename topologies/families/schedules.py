@@ -66,8 +66,8 @@ def factors(n: int, k: int) -> tuple[int, ...] | None:
     if n == 1:
         return ()
     splits = [(f, factors(n // f, k)) for f in range(2, min(n, k + 1) + 1) if n % f == 0]
-    found = [tuple(sorted((f, *rest))) for f, rest in splits if rest is not None]
-    return min(found, key=lambda split: (len(split), sum(split), split), default=None)
+    choices = [tuple(sorted((f, *rest))) for f, rest in splits if rest is not None]
+    return min(choices, key=lambda split: (len(split), sum(split), split), default=None)
 
 
 def smooth_part(n: int, k: int) -> int:
@@ -82,12 +82,12 @@ def smooth_part(n: int, k: int) -> int:
 
 def digits(n: int, base: int) -> list[tuple[int, int]]:
     """Return the pairs (a, p) with a > 0 and p decreasing, such that n is the sum of all a * base^p."""
-    found, p = [], 0
+    pairs, p = [], 0
     while n:
         n, a = divmod(n, base)
-        found.append((a, p))
+        pairs.append((a, p))
         p += 1
-    return [(a, p) for a, p in reversed(found) if a]
+    return [(a, p) for a, p in reversed(pairs) if a]
 
 
 def cube_rounds(nodes: Ints, k: int) -> Rounds:

@@ -54,10 +54,10 @@ def format_of(path: Path, name: str | None = None) -> Format:
         refuse_gone("format", name)
         raise TopologyError("unknown format", key="format", value=name, allowed=nearest(name, FORMATS))
     if path == STREAM:
-        found = FORMATS[name or "json"]
-        if not found.text:
+        form = FORMATS[name or "json"]
+        if not form.text:
             raise TopologyError("not text, so it needs a file", key="format", value=name, allowed="a path instead of -")
-        return found
+        return form
     suffix = path.suffix.lower()
     if name is None and suffix and suffix not in SUFFIXES:
         refuse_gone("format", suffix)
@@ -91,7 +91,7 @@ def read_edges(path: Path | str, nodes: int, names: Sequence[str] = ()) -> Settl
 
 def _content(path: Path, form: str | None) -> tuple[str, Content]:
     where = "/dev/stdin" if path == STREAM else str(path)
-    found = format_of(path, form)
+    reader = format_of(path, form)
     try:
         data = _bytes(path)
     except (OSError, ValueError) as error:
@@ -102,7 +102,7 @@ def _content(path: Path, form: str | None) -> tuple[str, Content]:
         raise TopologyError("too large a file", key="topology", value=where, allowed=f"up to {BYTES_LIMIT} bytes")
     if not data or data.isspace():
         raise TopologyError("an empty file", key="topology", value=where, allowed="a graph file")
-    return where, found.read(data, where)
+    return where, reader.read(data, where)
 
 
 def _bytes(path: Path) -> bytes:

@@ -119,9 +119,9 @@ def number_of(label: str) -> int:
 def _unknown(content: Content, where: str, label: int, total: int) -> TopologyError:
     edges = np.flatnonzero((content.ends == label).any(axis=1))
     key = content.place(int(edges[0])) if len(edges) else where
-    found = None if content.labels is None else brief(content.labels[label])
+    name = None if content.labels is None else brief(content.labels[label])
     allowed = f"numbers from 0 to {total - 1}, or the names of the nodes"
-    return TopologyError("unknown node", key=key, value=found, allowed=allowed)
+    return TopologyError("unknown node", key=key, value=name, allowed=allowed)
 
 
 def check_simple(ends: Ends, place: Place) -> None:

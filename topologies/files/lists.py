@@ -117,8 +117,8 @@ def read_json(data: bytes, where: str) -> Content:
     pairs = [_json_ends(f"{where}: edge {number}", link) for number, link in enumerate(links)]
     column = WeightColumn()
     for number, link in enumerate(links):
-        told = link.get("weight")
-        column.add(str(told) if isinstance(told, list | dict) else told, lambda: f"{where}: edge {number}")  # noqa: B023 - called at once
+        weight = link.get("weight")
+        column.add(str(weight) if isinstance(weight, list | dict) else weight, lambda: f"{where}: edge {number}")  # noqa: B023 - called at once
     labels = _json_nodes(document, where)
     declared = labels is not None
     if labels is None:
@@ -217,10 +217,10 @@ def _document(data: bytes, where: str) -> dict[str, Any]:
 
 def _links(document: dict[str, Any], where: str) -> list[Any]:
     """Return the edges, which networkx called `links` before version 3.6."""
-    found = [document[key] for key in ("edges", "links") if key in document]
-    if len(found) != 1 or not isinstance(found[0], list):
+    links = [document[key] for key in ("edges", "links") if key in document]
+    if len(links) != 1 or not isinstance(links[0], list):
         raise TopologyError("not a node-link graph", key=where, allowed=_SHAPE)
-    return list(found[0])
+    return list(links[0])
 
 
 def _json_ends(where: str, link: Any) -> tuple[str, str]:
@@ -289,8 +289,8 @@ def read_npz(data: bytes, where: str) -> Content:
     links = np.stack([entries.row, entries.col], axis=1).astype(np.int64)
     outside = np.flatnonzero(((links < 0) | (links >= shape[0])).any(axis=1))
     if len(outside):
-        found = links[outside[0]].tolist()
-        raise TopologyError("an entry outside the matrix", key=where, value=found, allowed=_ALLOWED)
+        entry = links[outside[0]].tolist()
+        raise TopologyError("an entry outside the matrix", key=where, value=entry, allowed=_ALLOWED)
 
     def place(link: int) -> str:
         return f"{where}: entry {links[link, 0]}, {links[link, 1]}"

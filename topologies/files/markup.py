@@ -65,9 +65,9 @@ def _checked_text(data: bytes, where: str) -> str:
     Raises TopologyError if it is too large, has markup that a graph does not need, or contains a second graph.
     """
     text = _small(data, where)
-    for pattern, found, allowed in _REFUSED:
+    for pattern, what, allowed in _REFUSED:
         if match := re.search(pattern, text):
-            raise TopologyError(found, key=f"{where}:{_line(text, match)}", allowed=allowed)
+            raise TopologyError(what, key=f"{where}:{_line(text, match)}", allowed=allowed)
     for match in list(_GRAPH.finditer(text))[1:]:
         raise TopologyError("a second graph", key=f"{where}:{_line(text, match)}", allowed="one graph in a file")
     declaration = _DECLARATION.match(text)
@@ -107,10 +107,10 @@ def _content(labels: Sequence[str], pairs: Sequence[tuple[str, str]], graph: Any
         return f"{where}: edge {brief(pairs[edge][0])}, {brief(pairs[edge][1])}"
 
     # `pairs` may come in another order than networkx lists the edges
-    told = {frozenset((str(i), str(j))): weight for i, j, weight in graph.edges(data="weight")}
+    by_pair = {frozenset((str(i), str(j))): weight for i, j, weight in graph.edges(data="weight")}
     column = WeightColumn()
     for number, pair in enumerate(pairs):
-        column.add(told.get(frozenset(pair)), lambda: place(number))  # noqa: B023 - called at once
+        column.add(by_pair.get(frozenset(pair)), lambda: place(number))  # noqa: B023 - called at once
     return by_label(labels, pairs, where, place, column.all(place))
 
 

@@ -90,8 +90,8 @@ NARROW = 24
 
 def diameter(topology: Topology) -> int | None:
     """Return the longest shortest path; None on a disconnected graph, or if computing it would take too long."""
-    found = diameter_bounds(topology)
-    return found.upper if found is not None and found.exact else None
+    bounds = diameter_bounds(topology)
+    return bounds.upper if bounds is not None and bounds.exact else None
 
 
 def diameter_bounds(topology: Topology) -> IntegerBounds | None:
@@ -152,30 +152,30 @@ def hops(topology: Topology, start: int) -> NDArray[np.int64]:
     million nodes.
     """
     starts, neighbors = topology.rows
-    found = np.full(topology.nodes, -1)
-    found[start] = 0
+    distances = np.full(topology.nodes, -1)
+    distances[start] = 0
     front = np.array([start])
     distance = 0
     while len(front):
         if len(front) < NARROW:
-            front, distance = _walk(topology, found, front.tolist(), distance)
+            front, distance = _walk(topology, distances, front.tolist(), distance)
             continue
         distance += 1
         counts = starts[front + 1] - starts[front]
         offsets = np.repeat(starts[front] - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
         reached = neighbors[offsets + np.arange(counts.sum())]
-        reached = reached[found[reached] < 0]
-        found[reached] = distance
-        front = np.flatnonzero(found == distance) if 16 * len(reached) > topology.nodes else np.unique(reached)
-    return found
+        reached = reached[distances[reached] < 0]
+        distances[reached] = distance
+        front = np.flatnonzero(distances == distance) if 16 * len(reached) > topology.nodes else np.unique(reached)
+    return distances
 
 
 def _walk(
-    topology: Topology, found: NDArray[np.int64], front: list[int], distance: int
+    topology: Topology, distances: NDArray[np.int64], front: list[int], distance: int
 ) -> tuple[NDArray[np.int64], int]:
-    """Advance from a narrow front until it is wide or empty; `found` is filled in."""
+    """Advance from a narrow front until it is wide or empty; `distances` is filled in."""
     starts, neighbors = topology.rows[0].data, topology.rows[1].data
-    hops_to = found.data
+    hops_to = distances.data
     while front and len(front) < NARROW:
         distance += 1
         fresh = []

@@ -155,14 +155,14 @@ def _mixing(
 ) -> dict[str, Any]:
     weights = default_weights(topology) if weights is None else weights
     mixes = settled_weights(topology, weights)
-    found = spectrum(mixes.topology, mixes.weights, certify=certify, found=plain)
-    rounds = rounds_to_consensus(found.mixing_rate, epsilon) if topology.nodes > 1 else 0
+    result = spectrum(mixes.topology, mixes.weights, certify=certify, plain=plain)
+    rounds = rounds_to_consensus(result.mixing_rate, epsilon) if topology.nodes > 1 else 0
     fewest = {} if mixes.bound is None else {"fewest_rounds": rounds_to_consensus(mixes.bound, epsilon)}
     return {
         "weights": weights,
-        "mixing_rate": found.mixing_rate,
-        "mixing_certified": found.mixing_certified,
-        "mixing_converged": found.mixing_converged,
+        "mixing_rate": result.mixing_rate,
+        "mixing_certified": result.mixing_certified,
+        "mixing_converged": result.mixing_converged,
         "epsilon": epsilon,
         "rounds_to_consensus": rounds,
         **fewest,
@@ -171,10 +171,10 @@ def _mixing(
 
 
 def _distances(topology: Topology) -> dict[str, Any]:
-    found = diameter_bounds(topology)
+    bounds = diameter_bounds(topology)
     return {
-        "diameter": found.upper if found is not None and found.exact else None,
-        "diameter_bounds": _range(found),
+        "diameter": bounds.upper if bounds is not None and bounds.exact else None,
+        "diameter_bounds": _range(bounds),
     }
 
 
@@ -220,12 +220,12 @@ def describe_schedule(schedule: Schedule, epsilon: float = EPSILON) -> dict[str,
     union = schedule.union()
     parts = component_count(union)
     exact = exact_after(schedule) if parts == 1 else None
-    found = _contraction(schedule, epsilon, parts, exact)
+    decay = _contraction(schedule, epsilon, parts, exact)
     # all weights as integers, or the whole matrix in memory: a norm of zero needs no relative accuracy
     nothing = exact is not None and exact <= schedule.period
-    proven = nothing and found.norm <= ROUNDING and schedule.nodes <= DENSE_LIMIT
+    proven = nothing and decay.norm <= ROUNDING and schedule.nodes <= DENSE_LIMIT
     # an exact schedule needs no more rounds, however a norm of zero is rounded
-    rounds = found.rounds if exact is None or found.rounds is None else min(found.rounds, exact)
+    rounds = decay.rounds if exact is None or decay.rounds is None else min(decay.rounds, exact)
     plain = plain_extremes(union)
     return {
         "spec": schedule.spec,
@@ -244,14 +244,14 @@ def describe_schedule(schedule: Schedule, epsilon: float = EPSILON) -> dict[str,
         "connectivity_certified": bool(plain.certified),
         "degree": _degree(schedule),
         "diameter": diameter(union),
-        "mixing_rate": 0.0 if nothing else min(1.0, found.norm) ** (1.0 / schedule.period),
+        "mixing_rate": 0.0 if nothing else min(1.0, decay.norm) ** (1.0 / schedule.period),
         "epsilon": epsilon,
         "exact_after": exact,
         "rounds_to_consensus": rounds,
         "messages_to_consensus": None if rounds is None else messages(schedule, rounds),
-        "method": found.method,
-        "residual": found.residual,
-        "certified": found.certified or proven,
+        "method": decay.method,
+        "residual": decay.residual,
+        "certified": decay.certified or proven,
         "seconds": time.perf_counter() - started,
     }
 
@@ -305,18 +305,18 @@ def compare(
         check_weights(weights)
     require_epsilon(epsilon)
     cases = [(spec, n) for spec in specs for n in _sizes(spec, sizes)]
-    found = ComparisonTable([], [])
+    table = ComparisonTable([], [])
     for spec, n in cases:
         try:
             row = _row(spec, n, weights=weights, epsilon=epsilon, seed=seed)
-            found.rows.append(with_byte_costs(row, model_bytes))
+            table.rows.append(with_byte_costs(row, model_bytes))
         except TopologyError as error:
-            found.missing.append(MissingRow(spec, n, error))
-            found.rows.append(dict.fromkeys(COLUMNS) | {"topology": spec, "n": n})
-    if found.missing and len(found.missing) == len(cases):
-        raise found.missing[0].error
-    rows = sorted(found.rows, key=lambda row: (row["n"] is None, row["n"] or 0))
-    return ComparisonTable(rows, found.missing)
+            table.missing.append(MissingRow(spec, n, error))
+            table.rows.append(dict.fromkeys(COLUMNS) | {"topology": spec, "n": n})
+    if table.missing and len(table.missing) == len(cases):
+        raise table.missing[0].error
+    rows = sorted(table.rows, key=lambda row: (row["n"] is None, row["n"] or 0))
+    return ComparisonTable(rows, table.missing)
 
 
 def with_byte_costs(row: Mapping[str, Any], model_bytes: int | None) -> Row:
@@ -348,8 +348,8 @@ def _contraction(schedule: Schedule, epsilon: float, parts: int, exact: int | No
         return _plain(0.0, 0, "one node")
     if parts > 1:
         return _plain(1.0, None, "disconnected")
-    if (found := contraction(schedule, epsilon)) is not None:
-        return found
+    if (decay := contraction(schedule, epsilon)) is not None:
+        return decay
     if exact is not None:
         return replace(_plain(0.0, exact, "random starts"), certified=False)
     text = "too large for the figures of a schedule that is not exact"
@@ -383,18 +383,18 @@ def _sizes(spec: str, sizes: Sequence[int]) -> Sequence[int | None]:
 def _row(spec: str, n: int | None, *, weights: str | None, epsilon: float, seed: int) -> Row:
     """Make a row. A schedule's edges, lambda_2 and diameter are of the union of all rounds; its weights are its own."""
     if n is None or kind(spec) is GraphKind.STATIC:
-        found = describe(resolve(spec, n, seed), weights, epsilon)
+        figures = describe(resolve(spec, n, seed), weights, epsilon)
     else:
-        found = describe_schedule(build_schedule(spec, n, seed), epsilon)
+        figures = describe_schedule(build_schedule(spec, n, seed), epsilon)
     return {
         "topology": spec,
-        "n": found["nodes"],
-        "edges": found["edges"],
-        "degree_max": found["degree"]["max"],
-        "lambda_2": found["algebraic_connectivity"],
-        "mixing_rate": found["mixing_rate"],
-        "rounds": found["rounds_to_consensus"],
-        "messages": found["messages_to_consensus"],
-        "diameter": found["diameter"],
-        "certified": bool(found["certified"] and found.get("connectivity_certified", True)),
+        "n": figures["nodes"],
+        "edges": figures["edges"],
+        "degree_max": figures["degree"]["max"],
+        "lambda_2": figures["algebraic_connectivity"],
+        "mixing_rate": figures["mixing_rate"],
+        "rounds": figures["rounds_to_consensus"],
+        "messages": figures["messages_to_consensus"],
+        "diameter": figures["diameter"],
+        "certified": bool(figures["certified"] and figures.get("connectivity_certified", True)),
     }

@@ -57,10 +57,10 @@ def bound_by_cuts(
     for side in _sides(topology, cut, extremes):
         upper = min(upper, int(max(_outside(topology, side).max(), _outside(topology, ~side).max())))
         while upper > lower and passes > 0:
-            one, spent = _core(topology, side, upper - 1, min(MOST_ROUNDS, passes))
-            two, more = _core(topology, ~one, upper - 1, min(MOST_ROUNDS, passes - spent))
+            left, spent = _core(topology, side, upper - 1, min(MOST_ROUNDS, passes))
+            right, more = _core(topology, ~left, upper - 1, min(MOST_ROUNDS, passes - spent))
             passes -= spent + more
-            if not one.any() or not two.any():
+            if not left.any() or not right.any():
                 break
             upper -= 1
         if upper <= lower or passes <= 0:
@@ -73,16 +73,16 @@ def _sides(topology: Topology, cut: Cut | None, extremes: Extremes | None) -> li
     bound exponential graphs.
     """
     n = topology.nodes
-    found = [np.arange(n) < (n + 1) // 2, np.arange(n) % 2 == 0]
+    sides = [np.arange(n) < (n + 1) // 2, np.arange(n) % 2 == 0]
     if cut is not None:
-        found.append(np.isin(np.arange(n), cut.side))
+        sides.append(np.isin(np.arange(n), cut.side))
     ranked = [order for _, order in orders(topology, extremes)] if n <= ORDERS_LIMIT else []
     for part in (2, 3, 4):
         for order in ranked:
             side = np.zeros(n, dtype=bool)
             side[order[: -(-n // part)]] = True
-            found.append(side)
-    return found
+            sides.append(side)
+    return sides
 
 
 def _outside(topology: Topology, side: Side) -> NDArray[np.int64]:

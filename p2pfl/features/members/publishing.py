@@ -132,7 +132,7 @@ def _bearable(federation: FederationConfig, needed: int) -> str:
         mistakes = Mistakes(federation.path)
         edges, _, _ = read_graph(spec, federation.members, federation.seed, mistakes)
         denser = replace(federation, edges=edges, schedule=(), topology=spec)
-        if not mistakes.found and all(bearing.mixes for _, bearing in _bearings(denser)):
+        if not mistakes.errors and all(bearing.mixes for _, bearing in _bearings(denser)):
             return f"at least {needed} neighbors each, as --topology {spec} gives (`p2pfl member set`)"
     return f"a graph in which every node has {needed} neighbors or more"
 

@@ -103,7 +103,7 @@ def _permission_of(document: dict[str, Any], path: Path) -> Permission:
     if "word" not in table:
         raise UserError("has no word", file=path, key="word", allowed=ALLOWED)
     require(document, "", ("budget", "unit", "delta"), _KEYS, mistakes)
-    for mistake in mistakes.found:
+    for mistake in mistakes.errors:
         raise mistake
     promise = Promise(table["unit"], table.get("epsilon"), table["delta"], table.get("noise"))
     return Permission(name=table["word"], promise=promise, after=table.get("after"), planned=table.get("planned", ""))

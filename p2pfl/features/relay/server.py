@@ -111,7 +111,7 @@ def _from_file(path: Path) -> ListedFederation:
     if not head.get("admin"):
         allowed = "admin = [...], whose keys sign tickets; or a token for the relay: `p2pfl relay --make-token FILE`"
         mistakes.add("names no admin key, so nobody can sign tickets", "federation.admin", None, allowed)
-    for mistake in mistakes.found:
+    for mistake in mistakes.errors:
         raise mistake
     return ListedFederation(
         name=str(head["name"]),

@@ -274,7 +274,7 @@ def credentials_here(federation: FederationConfig) -> Credentials | None:
         head = CredentialsHead.unpack(from_text(line.removeprefix(HEAD_PREFIX))) if line else None
     except ValueError:
         mistakes.add(f"not a {key.removesuffix('s')}", key, line[:60], MADE_BY)
-    for mistake in mistakes.found:
+    for mistake in mistakes.errors:
         raise mistake
     with suppress(TicketError):
         if head is not None:

@@ -230,9 +230,9 @@ class Feature:
         """Return the algorithm by which this node learns, from its state; None for gossip. One feature may have one."""
         return None
 
-    def attach(self, node: NodeView) -> Attached | None:
+    def attach(self, node: NodeView) -> Attached | None:  # noqa: ARG002 - most have no part in a running node
         """Attach to a node that is starting, without global state. None if this node has no use for the feature."""
-        raise NotImplementedError
+        return None
 
 
 def all_features(federation: FederationConfig, known: Iterable[Feature]) -> tuple[Feature, ...]:

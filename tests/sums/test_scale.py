@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 from p2pfl.features.sums import (
@@ -23,6 +24,7 @@ from p2pfl.features.sums import (
     bits_of,
     decode_statement,
     encode_statement,
+    first_of,
     id_of,
 )
 
@@ -177,6 +179,35 @@ def killer(world, doomed):
                 world.later(lambda index=index: world.crash(index))
 
     return look
+
+
+def test_among_many_neighbors_a_statement_reaches_all_by_few_of_them():
+    for count in (8, 16, 33, 64):
+        to = {n: first_of([other for other in range(count) if other != n], n) for n in range(count)}
+        assert max(map(len, to.values())) <= 2 + count.bit_length()
+        graph = nx.DiGraph([(n, other) for n, others in to.items() for other in others])
+        assert nx.diameter(graph) <= count.bit_length()
+    assert first_of([1, 5, 9], 3) == [1, 5, 9], "all, where they are few"
+
+
+def test_in_a_dense_graph_a_sum_takes_few_messages():
+    world = SumWorld(20, complete(20))
+    world.ask_all("one")
+    world.run()
+    world.check()
+    assert len(world.done) == 20
+    assert len(statements(world)) < 40_000, "flooding takes 56,000"
+
+
+def test_two_dense_groups_with_one_edge_between_them_have_one_sum():
+    """That edge is none of the few on which its ends hand statements on."""
+    edges = [*complete(12), *((a + 12, b + 12) for a, b in complete(12)), (3, 18)]
+    assert 18 not in first_of([*sorted(set(range(12)) - {3}), 18], 3)
+    world = SumWorld(24, edges)
+    world.ask_all("one")
+    world.run()
+    world.check()
+    assert len(world.done) == 24
 
 
 @pytest.mark.parametrize("bytes_per_s", [1e9, 500_000])

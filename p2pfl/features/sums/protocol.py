@@ -197,7 +197,8 @@ class Sums:
             return
         self.records.take(taken)
         if isinstance(statement, SetupOpening):
-            self.records.keep_only(self._log.opened_by.keys() | ({self.setup.id} if self.setup else set()))
+            kept, records = self._log.opened_by.keys() | ({self.setup.id} if self.setup else set()), self.records
+            records.tallies = {setup: tally for setup, tally in records.tallies.items() if setup in kept}
         if isinstance(statement, Wave):
             self._tree.wave(taken, self._log.neighbors, effects)
         number = getattr(statement, "number", ROSTER)
@@ -315,8 +316,7 @@ class Sums:
             return
         if now > asked.at + 20 * asked.pause_s + IN_VAIN * self.patience.wait_s:
             text = f"no set-up with {self.settings.quorum} of {self.settings.count} members came about"
-            fresh = self.records.fresh
-            missing = tuple(m for m in range(self.settings.count) if m not in fresh)
+            missing = tuple(sorted({*range(self.settings.count)} - self.records.fresh.keys()))
             effects.append(Refused(label=asked.label, reason=text, missing=missing))
             self._asked, self._ended_at = None, now
 

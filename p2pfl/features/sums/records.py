@@ -8,7 +8,7 @@ federation: two quorums share over t members, one of whom is honest: it signed o
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -132,9 +132,6 @@ class Records:
     def tally(self, setup: bytes) -> SetupTally:
         """Return what is said about a set-up; one that is not kept has nothing."""
         return self.tallies.get(setup) or SetupTally(self._settings.quorum)
-
-    def keep_only(self, setups: Container[bytes]) -> None:
-        self.tallies = {setup: tally for setup, tally in self.tallies.items() if setup in setups}
 
     def take(self, taken: NewStatement) -> None:
         statement = taken.statement

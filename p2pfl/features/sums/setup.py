@@ -374,7 +374,9 @@ class KeySetup:
             yield self._draw_keys(now)
         elif self.complete is None:
             yield from self._join(now)
-        if self.attempt is None and self.complete is None and self._wants(now, current, is_used_up=is_used_up):
+        is_time = now > self._completed_at + self._hold * self._patience.wait_s
+        wants = is_used_up or self._leaves_out(current) or (is_time and self._has_newcomers(current))
+        if self.attempt is None and self.complete is None and wants:
             yield from self._open(now)
 
     def is_busy(self, current: SumSetup | None, *, is_used_up: bool) -> bool:
@@ -410,10 +412,6 @@ class KeySetup:
     def _leaves_out(self, current: SumSetup | None) -> bool:
         """True if somebody who holds sums up is in the current set-up, and would not be in a new one."""
         return current is not None and any(self._is_out(m) and m not in self.fresh for m in current.roster)
-
-    def _wants(self, now: float, current: SumSetup | None, *, is_used_up: bool) -> bool:
-        is_time = now > self._completed_at + self._hold * self._patience.wait_s
-        return is_used_up or self._leaves_out(current) or (is_time and self._has_newcomers(current))
 
     def _turn_comes(self, member: int, now: float) -> bool:
         """True if it is a member's turn to open: the lowest with fresh keys that held nothing up, then the next."""

@@ -9,7 +9,9 @@ their opening wait for it. What is said of sums long ended is dropped.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -20,7 +22,6 @@ from nacl.signing import VerifyKey
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums.messages import (
-    ID_BYTES,
     MOST_ID_BYTES,
     PAIR_BYTES,
     ROSTER,
@@ -138,6 +139,8 @@ MOST_EARLY, MOST_EARLY_BYTES = 16, 2**17
 """The statements of an author that wait for their set-up's opening, and their bytes."""
 MOST_KEYS = 2
 """An author's latest keys that are kept: those of the present set-up, and fresh ones."""
+MOST_FIRST = 6
+"""A node with so many neighbors hands each statement to all of them."""
 MOST_ASKED = 8
 """The neighbors that a node compares its statements with at once."""
 MOST_SLOTS = 8
@@ -165,6 +168,20 @@ class NewStatement:
         if not isinstance(self.statement, Wave):
             raise TypeError("no wave")
         return self.statement
+
+
+def first_of(neighbors: Sequence[int], index: int) -> Sequence[int]:
+    """Return the neighbors to whom a node of this index hands a statement on; comparisons bring the others the rest.
+
+    Of many these are the next ones on the circle of indices and some at twice the distance each, as in Chord (Stoica et
+    al. 2001, doi 10.1145/383059.383071): where all are neighbors, they reach everybody in log2 n steps.
+    """
+    if len(neighbors) <= MOST_FIRST:
+        return neighbors
+    start = bisect(neighbors, index)
+    circle = [*neighbors[start:], *neighbors[:start]]
+    places = {2**power - 1 for power in range(len(circle).bit_length()) if 2**power <= len(circle)}
+    return [circle[place] for place in sorted(places | {len(circle) - 1, len(circle) - 2})]
 
 
 @dataclass(slots=True)
@@ -334,7 +351,8 @@ class StatementLog:
             self._posts[name[:SHORT]] = post
             self._flip(name)
             self._has_news = True
-            for neighbor in self.neighbors:
+            to_all = isinstance(statement, Wave | MemberList)  # each neighbor answers a wave, and waits for the list
+            for neighbor in self.neighbors if to_all else first_of(self.neighbors, self._settings.index):
                 if neighbor != peer:
                     effects.say(neighbor, post)
         if isinstance(statement, Keys) and peer is not None:
@@ -435,6 +453,3 @@ class StatementLog:
     def _flip(self, name: bytes) -> None:
         """Put a statement into the digest of all that are kept, or take it out."""
         self._digest ^= int.from_bytes(name[:SHORT], "little") >> 1
-
-
-assert ID_BYTES >= SHORT  # noqa: S101 - ids are compared by their beginnings

@@ -1,4 +1,4 @@
-"""What a flood from strangers without a key costs a node that trains: rounds and exchanges per second, in alternating
+"""The cost to a training node of a flood from strangers without a key: rounds and exchanges per second, in alternating
 runs.
 
 Real processes: a node, its neighbors, and another that floods the node over loopback. The floods are pings: 2,600 empty

@@ -1,4 +1,4 @@
-"""What gossip costs a node: CPU-seconds of a real run compared with the bare torch loop that takes the same steps.
+"""The cost of gossip to a node: CPU-seconds of a real run compared with the bare torch loop that takes the same steps.
 
 Three processes on a ring (degree 2), rounds of at least a second of training, by default with the usual compressor,
 method and durability. Bare loops and federations alternate, so that a machine whose speed drifts is fair to both. The

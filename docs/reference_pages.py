@@ -177,7 +177,7 @@ def keys(kinds: Mapping[str, Any], owner: type, defaults: Mapping[str, str], nee
 
 
 def with_type(kind: str, allowed: str) -> str:
-    """What is allowed, behind its type where the words do not begin with that."""
+    """The allowed values, behind their type where the words do not begin with that."""
     named = allowed.removeprefix("a ").startswith((kind, "list of", "text, or a list"))
     return allowed if named else f"{kind}: {allowed}"
 

@@ -1,4 +1,4 @@
-"""What comes from other machines: opened without waiting, read up to a bound, decoded, and shown in printable text."""
+"""Data from other machines: opened without waiting, read up to a bound, decoded, and shown in printable text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is found by its name: the version of this software, and the user's own code: a task, a rule or a method, whose
+"""Lookups by name: the version of this software, and the user's own code: a task, a rule or a method, whose
 failures are reported in one line.
 
 A name is `file.py:object`, where the file is relative to the folder of the federation file, or `package.module:object`.

@@ -147,7 +147,7 @@ class Entry:
     source: str = ""
     """The paper."""
     written: str = ""
-    """How it is written if that is more than its name, such as `top-k:X`."""
+    """The spelling, if it is more than the name, such as `top-k:X`."""
     aliases: tuple[str, ...] = ()
     """Other names for it, used for hints: lower-case letters and digits only."""
     parameters: tuple[Parameter, ...] = ()

@@ -194,7 +194,7 @@ def impossible(name: str, nodes: int, allowed: str) -> TopologyError:
 
 
 REACH = 1_000
-"""How far from an impossible size `sizes_near` looks for possible ones."""
+"""The distance from an impossible size within which `sizes_near` looks for possible ones."""
 
 
 def sizes_near(nodes: int, fits: Callable[[int], bool]) -> str:

@@ -264,7 +264,7 @@ def _by_probes(schedule: Schedule, rounds: int) -> int | None:
 
 DENSE_LIMIT = 2_000
 DOUBLINGS = 48
-"""How many times the number of periods is doubled before a schedule counts as never reaching consensus."""
+"""The number of doublings of the number of periods before a schedule counts as never reaching consensus."""
 TOLERANCE = 1e-6
 TIE = 1e-9
 """The relative distance at which a norm counts as equal to epsilon: it is rounding error."""

@@ -1,4 +1,4 @@
-"""How long messages take between far nodes, and the time to consensus that follows.
+"""The time that messages take between far nodes, and the time to consensus that follows.
 
 Some nodes are far from all others. All times are one way, half of what `ping` shows. As in a simulated world, a message
 between two nodes that are both far takes the time of both.
@@ -128,7 +128,7 @@ FLOOR_S = 0.02
 """p2pfl.core.limits: PATIENCE_MULTIPLE, PATIENCE_FLOOR_S."""
 FRESH = 4.0
 LIMIT = 64.0
-"""How old a report may be: the default of `p2pfl.core.settings`, hinge-polynomial:4,0.5, ends at 64 rounds."""
+"""The greatest age of a report: the default of `p2pfl.core.settings`, hinge-polynomial:4,0.5, ends at 64 rounds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What nodes must agree on: the federation id, and the charter, which may change while nodes run.
+"""The values that nodes must agree on: the federation id, and the charter, which may change while nodes run.
 
 The id is a hash for each shared section and key, and one over all of them. Defaults are filled in, so that writing out
 a default changes nothing. Addresses and `[network]` are excluded, because they may differ between sites; so is the
@@ -173,7 +173,7 @@ class _Statement(Struct, array_like=True, forbid_unknown_fields=True, frozen=Tru
 
 
 _SAME = tuple(name for name in _Statement.__struct_fields__ if name not in ("form", "members"))
-"""What a charter has as its statement has it."""
+"""The fields that a charter and its statement have in common."""
 _decode_statement = msgspec.msgpack.Decoder(_Statement).decode
 
 

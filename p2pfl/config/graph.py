@@ -68,7 +68,7 @@ def edge_weights(topology: Topology) -> dict[Edge, float]:
 LARGEST_WEIGHT = 0.5
 """With more, one exchange would carry two models past each other."""
 ROUNDED = 1e-9
-"""How far beyond its bound a weight may be because it was rounded."""
+"""The distance beyond its bound that a rounded weight may have."""
 
 
 def _check_weights(topology: Topology, names: Sequence[str]) -> None:

@@ -281,7 +281,7 @@ class FederationConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """How a node computes in training and tests. Errors name `file`."""
+    """A node's devices and precision in training and tests. Errors name `file`."""
 
     device: str = setting(
         "cpu",
@@ -308,7 +308,7 @@ LEAST_KBIT_S = 32.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnNetwork:
-    """How one node's lines leave its site, and how much may go over them. Paths are absolute."""
+    """The ways by which a node's lines leave its site, and bounds on their traffic. Paths are absolute."""
 
     cert: Path | None = setting(
         None, text(), "file of the certificate with which the node takes TLS at `listen`, beside plain connections"

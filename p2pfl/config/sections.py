@@ -285,7 +285,7 @@ TWICE = "one of them appears twice"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsConfig:
-    """What a node answers, and to whom."""
+    """The questions that a node answers, and the members who may ask."""
 
     columns: tuple[str, ...] = setting(
         (),

@@ -1,4 +1,4 @@
-"""What is written anew: the text of new files, and the next charter, not signed yet.
+"""New contents: the text of new files, and the next charter, not signed yet.
 
 In a new file every key appears with its default, inactive until the `#` is removed, and with an explanation: its
 description in the tables of `model`, which a comment that begins with `:`, `;` or `,` continues and any other replaces.

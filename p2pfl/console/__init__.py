@@ -77,7 +77,7 @@ GONE: Mapping[str, str] = {
     "sim sweep --plot": "use p2pfl sim plot",
     "sim sweep --retry": "a sweep that is started again runs again what failed",
 }
-"""What to use in place of commands and options of the version before."""
+"""The advice for each command and option that is gone since the version before."""
 
 
 class Group(StrEnum):

@@ -71,7 +71,7 @@ ACCELERATORS = {
 """The kinds of accelerators, as named in `torch.version`, and the files that show that the machine has one."""
 TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
 READY_S, ANSWER_S = 300.0, 60.0
-"""How long the server may take to import everything, and afterwards to start a process."""
+"""The time in which the server must have imported everything, and afterwards have started a process."""
 PR_SET_CHILD_SUBREAPER = 36
 NO_ANSWER = 255
 """The exit code that `multiprocessing` says of a process whose server is gone."""
@@ -534,10 +534,10 @@ class Starter:
                 end.close()
         self._has_forked = True
         reader = asyncio.StreamReader(limit=LINE_LIMIT)
-        output, leash = FileIO(os.dup(stdout.fileno())), FileIO(os.dup(stdin.fileno()), "w")
+        output, own_stdin = FileIO(os.dup(stdout.fileno())), FileIO(os.dup(stdin.fileno()), "w")
         stdin.close()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), output)
-        return ForkedProcess(process, leash, reader, self)
+        return ForkedProcess(process, own_stdin, reader, self)
 
     def _start(self, process: ForkServerProcess) -> None:
         """Start it by a server with one thread, which Ctrl-C does not reach. The first start waits for its imports."""

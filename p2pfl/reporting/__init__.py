@@ -1,1 +1,1 @@
-"""What a node and a fleet tell: status, alarms, logs, figures, plots and reports."""
+"""Reports of a node and of a fleet: status, alarms, logs, figures, plots and reports."""

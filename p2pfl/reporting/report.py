@@ -199,7 +199,7 @@ class Report(msgspec.Struct, kw_only=True):
     staleness: MeanAndMax | None = None
     """The age, in rounds, of the models that were mixed, as nodes weight it."""
     contraction: Contraction = msgspec.field(default_factory=Contraction)
-    """How fast the models approach each other: predicted from the graph, and measured."""
+    """The speed at which models approach each other: predicted from the graph, and measured."""
     rule: str = "mean"
     """The rule by which nodes mixed their neighbors' models."""
     held_against: list[HeldAgainst] = []
@@ -235,7 +235,7 @@ class Report(msgspec.Struct, kw_only=True):
     cost: Cost | None = None
     """The CPU-seconds that a simulation used, by part."""
     computed: str | None = None
-    """How a simulation was computed: whether local rounds were batched and, if not, why; of arrays the clock, too."""
+    """Computation of a simulation: whether local rounds were batched and, if not, why; of arrays the clock, too."""
     privacy: Withheld | None = None
     """The privacy of a real run with a budget; null if nothing is withheld."""
     sweep: dict[str, Any] | None = None

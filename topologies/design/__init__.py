@@ -43,16 +43,16 @@ FEW = 2
 FAR_EVALUATIONS = 6_000
 """The most graphs to try for the least time: about two seconds on 30 nodes."""
 FOUND = 12
-"""How many of the search's graphs are judged: the best, each with a different number of edges."""
+"""The number of the search's graphs that are judged: the best, each with a different number of edges."""
 JUDGED = 30
-"""How many graphs are judged in detail, best first, at a third of a second each. Above `SMALL` nodes only
+"""The number of graphs judged in detail, best first, at a third of a second each. Above `SMALL` nodes only
 `JUDGED_LARGE`, at several seconds each.
 """
 JUDGED_LARGE = 10
 LISTED = 10
-"""How many graphs are listed."""
+"""The number of graphs listed."""
 DRAWS = 400
-"""How many random graphs are drawn if nothing else is robust enough, until `ENOUGH` of them are."""
+"""The number of random graphs drawn if nothing else is robust enough, until `ENOUGH` of them are."""
 ENOUGH = 3
 SAME = 1e-9
 """The relative difference below which eigenvalues count as equal."""

@@ -112,7 +112,7 @@ DIGITS = 9
 """Two mixing rates that agree to this many decimal places are a tie."""
 
 PER_EDGE = 1e-6
-"""What an edge costs the search, so that of two graphs as fast the one with fewer edges wins."""
+"""The cost of an edge in the search, so that of two graphs as fast the one with fewer edges wins."""
 
 DESIGN_LIMIT = 5_000
 """The maximum number of nodes for a design: two minutes in all on one core."""
@@ -319,7 +319,7 @@ DRAWN = 200
 """Up to this many nodes each random family is drawn `SEEDS` times, if not asked otherwise; on larger graphs once."""
 SMALL = 500
 DEGREES = 12
-"""How many values are tried for a parameter that sets the degree; half as many above `SMALL` nodes."""
+"""The number of values tried for a parameter that sets the degree; half as many above `SMALL` nodes."""
 CIRCULANTS = 2_000
 """The maximum number of offset sets tried for each number of offsets."""
 OFFSETS_LIMIT = 8

@@ -189,7 +189,7 @@ HOPELESS = 30
 """A walk over symmetric graphs ends if this many were not connected."""
 
 MISSES = 20
-"""How many impossible moves may be drawn for each graph tried."""
+"""The number of impossible moves that may be drawn for each graph tried."""
 
 
 @dataclass(slots=True)

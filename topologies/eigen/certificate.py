@@ -242,7 +242,7 @@ SMALL = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactorBudget:
-    """What a factorization may cost. `fill` counts the entries of a sparse factor, at about 50 bytes each including
+    """Limits of a factorization. `fill` counts the entries of a sparse factor, at about 50 bytes each including
     copies.
     """
 

@@ -1,4 +1,4 @@
-"""What all figures of a graph share, answers that may be a range and facts that need no computation; and distances in
+"""Parts common to all figures of a graph: answers that may be a range, facts that need no computation, distances in
 hops.
 """
 

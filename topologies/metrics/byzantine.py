@@ -1,4 +1,4 @@
-"""How many liars a graph tolerates when each node discards the b largest and the b smallest values it receives.
+"""The number of liars a graph tolerates when each node discards the b largest and the b smallest values it receives.
 
 There are three answers, none implied by fast mixing. The tolerance of a single node: of m neighbors it must keep one
 after discarding 2b. The guarantee: on a (2F+1)-robust graph, with up to F liars among each node's neighbors, the honest
@@ -22,12 +22,12 @@ from topologies.metrics.robustness import Robustness, robustness
 
 CAUTION = "That a graph mixes fast does not mean that it tolerates liars."
 NAMED = 5
-"""How many nodes or edges a warning names; it counts the rest."""
+"""The number of nodes or edges that a warning names; it counts the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """How many liars among a node's neighbors a graph tolerates.
+    """The number of liars among a node's neighbors that a graph tolerates.
 
     `local`: the tolerance of the node with the lowest degree; `guaranteed`: the F for which the honest nodes agree
     whoever lies; `possible`: the F above which they may not agree even without liars, or a node cannot mix.

@@ -27,7 +27,7 @@ Restore = Callable[[Vector], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighborhood:
-    """What a node has after its own round, before it mixes: finite vectors (d,), all of one dtype.
+    """The models at a node after its own round, before it mixes: finite vectors (d,), all of one dtype.
 
     `weights` (m,) are the a_ij s_j of the Laplacian step: positive, with a sum below 1; the rest is the node's own.
     `peers` (m,) are the neighbors' member indices, ascending.

@@ -265,8 +265,8 @@ class ExchangeInitiator(Exchange):
         wish, progress.requested_version = progress.requested_version, None
         if own:
             return True
-        unheard = wish is not None and (heard is None or heard < wish)
-        return unheard and self.engine_time.wait_s(self.line.peer, now) == 0.0 and self.bucket.take(now) == 0.0
+        is_new = wish is not None and (heard is None or heard < wish)
+        return is_new and self.engine_time.wait_s(self.line.peer, now) == 0.0 and self.bucket.take(now) == 0.0
 
     def _offer(self) -> float:
         """Return a_i for the next request, that of the profile, or half of the part of n_i not taken by open requests.

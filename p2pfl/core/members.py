@@ -331,7 +331,7 @@ NO_START = Start(FIRST_LIFETIME, 0)
 
 
 class News(enum.Enum):
-    """What a report of a member's lifetime means to its receiver."""
+    """The meaning of a report of a member's lifetime to its receiver."""
 
     KNOWN = enum.auto()
     STALE = enum.auto()

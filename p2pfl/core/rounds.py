@@ -165,7 +165,7 @@ digits per node; under the attack `mirror`, no mix has one.
 
 @dataclass(slots=True, eq=False, repr=False)
 class Mixing:
-    """Whether rounds mix with anybody; and mixing by a rule.
+    """The mixing of rounds: by a rule, and whether there was anybody to mix with.
 
     `alone` counts the rounds mixed with no neighbor, `mixed` the others: with the mean, the local rounds at whose end a
     neighbor was connected. `too_few`, `nothing_kept` and `hardly_mixes` are the states that were last reported.

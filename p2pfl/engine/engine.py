@@ -183,7 +183,7 @@ class Engine:
         self._given: Mapping[str, Vector] = {}
         """The vectors that the method gave to the current local round."""
         self.gathering: FragmentMean | None = None
-        """What the neighbors have shown, without replicas, since this node joins; None while it does not."""
+        """The mean of what neighbors have shown, without replicas, since this node joins; None while it does not."""
         self.outcomes: SimpleQueue[tuple[Vector, LocalRound] | None] = SimpleQueue()
         """Results of local rounds; each CommitRound with `trained` takes the next one.
 

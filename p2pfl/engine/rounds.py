@@ -1,4 +1,4 @@
-"""What rounds do to vectors: what training adds to them, the robust rule, a newcomer's mean of what it is shown.
+"""The arithmetic of rounds: what training adds to vectors, the robust rule, a newcomer's mean of what it is shown.
 
 Here, too, are distances between models, and the plan of an engine's memory.
 """
@@ -64,7 +64,7 @@ SAMPLED = 4096
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """What a learning method sees of its node: see `NodeVectors`."""
+    """A learning method's view of its node: see `NodeVectors`."""
 
     samples: int
     channels: dict[str, Vector]

@@ -51,7 +51,7 @@ NO_TLS = 400
 
 
 class DialError(Enum):
-    """What stood in the way. The value is how a table shows it."""
+    """The reason why a dial reached nobody. A table shows its value."""
 
     NAME = "the name is unknown"
     REFUSED = "nothing listens on that port"
@@ -433,7 +433,7 @@ async def _reach(family: int, kind: int, protocol: int, _: str, place: Any) -> s
 
 @dataclass(frozen=True, slots=True)
 class Outlet:
-    """How one process dials: by which proxies, and whom it trusts."""
+    """The proxies by which one process dials, and whom it trusts."""
 
     proxies: Proxies = field(default_factory=lambda: proxies_of(None, None))
     trust: Trust = field(default_factory=Trust)

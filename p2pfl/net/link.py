@@ -317,7 +317,7 @@ class PeerLink:
 
     @property
     def exchange_s(self) -> float:
-        """What an exchange takes that this end has asked for; 0 while that is not known."""
+        """The time that an exchange takes which this end has asked for, in seconds; 0 while it is not known."""
         stalls = self._asked is not None and asyncio.get_running_loop().time() - self._asked_at > STALLED_S
         return max(self._exchange_s, STALLED_S if stalls else 0.0)
 

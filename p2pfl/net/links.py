@@ -110,9 +110,7 @@ class Dialer:
     """Routes to all members with a known address."""
     _silent: set[int] = field(default_factory=set)
     _hindered: set[tuple[int, str]] = field(default_factory=set)
-    """What must be done about the way to a member's listed address, as far as it has been logged since its last
-    session.
-    """
+    """Members, and what a person must do about the way to their listed address, as logged since the last session."""
 
     def route(self, peer: int) -> Route:
         return self.routes.setdefault(peer, Route())
@@ -413,7 +411,7 @@ class Links:
 
     @property
     def transport(self) -> Transport:
-        """What carries the sessions."""
+        """The transport that carries the sessions."""
         return self._transport
 
     @property

@@ -336,7 +336,7 @@ class HourOfRefusals:
     """The refusals of one member, or of all strangers, within this hour."""
 
     allowance: LinesAnHour
-    said: set[str] = field(default_factory=set)
+    logged: set[str] = field(default_factory=set)
     wordings: Counter[str] = field(default_factory=Counter)
     counted: int = 0
     """Refusals counted but not logged."""
@@ -350,11 +350,11 @@ class HourOfRefusals:
         `sealed` says that the peer itself, and nobody else, is the cause.
         """
         wording = FIGURES.sub("#", reason)
-        full = len(self.said) >= self.allowance.reasons or self.wordings[wording] >= VARIANTS
+        full = len(self.logged) >= self.allowance.reasons or self.wordings[wording] >= VARIANTS
         full |= not sealed and self.unsealed >= self.allowance.unsealed
-        if full or reason in self.said:
+        if full or reason in self.logged:
             return False
-        self.said.add(reason)
+        self.logged.add(reason)
         self.unsealed += not sealed
         self.wordings[wording] += 1
         return True

@@ -41,9 +41,9 @@ from p2pfl.node.engine_thread import EngineThread, Order, needs_of
 from p2pfl.node.feature import (
     Feature,
     FeatureHost,
-    FoundAtStart,
     NodeView,
     Recovered,
+    StateAtStart,
     alarm_texts,
     algorithm_of,
     all_features,
@@ -247,7 +247,7 @@ class Application:
         try:
             recovered = assembly.recover(self.setup, store)
             engine = self._engine_of(recovered)
-            at_start = FoundAtStart(setup=self.setup, state=engine.state, store=store, until_over=until_over)
+            at_start = StateAtStart(setup=self.setup, state=engine.state, store=store, until_over=until_over)
             kept = recover_each(self.features, at_start)
             for state in kept.values():
                 if not await self._is_written(partial(state.keep, engine.state, store)):

@@ -93,7 +93,7 @@ class Say(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundAtStart:
+class StateAtStart:
     """The state read from disk at startup, before there is a core.
 
     `until_over` is closed together with the node's folder.
@@ -140,7 +140,7 @@ class NodeView:
     trust_anew: Callable[[], None]
     """Tells the node that `Attached.trusts` may now let in other members."""
     recovered: Any = None
-    """What this feature's `recover` returned."""
+    """The result of this feature's `recover`."""
     other: Callable[[str], Attached | None] = lambda _: None
     """Returns what another feature, called earlier, has attached."""
 
@@ -222,7 +222,7 @@ class Feature:
         """Return what carries the node's sessions, in place of `usual` or around it."""
         return usual
 
-    def recover(self, at_start: FoundAtStart) -> Recovered | None:  # noqa: ARG002 - most keep nothing in the state
+    def recover(self, at_start: StateAtStart) -> Recovered | None:  # noqa: ARG002 - most keep nothing in the state
         """Check the state that was read from disk, and correct it. Raises UserError if it cannot be used."""
         return None
 
@@ -255,11 +255,11 @@ def alarm_texts(features: Iterable[Feature]) -> dict[str, AlarmText]:
     """Return the texts of each kind of alarm. Raises UserError if two features declare the same kind."""
     texts = dict(ALARMS)
     for feature in features:
-        for kind, said in feature.alarms.items():
+        for kind, words in feature.alarms.items():
             if kind in texts:
                 text = f"the feature {feature.name} declares an alarm that already exists"
                 raise UserError(text, key=f"features.{feature.name}", value=kind, allowed="another kind")
-            texts[kind] = said
+            texts[kind] = words
     return texts
 
 
@@ -280,7 +280,7 @@ def failure_named(feature: Feature, hook: str) -> Iterator[None]:
         raise UserError(text, allowed="a node without it, or with its mistake corrected") from error
 
 
-def recover_each(features: Iterable[Feature], at_start: FoundAtStart) -> dict[Feature, Recovered]:
+def recover_each(features: Iterable[Feature], at_start: StateAtStart) -> dict[Feature, Recovered]:
     """Let each feature recover its own state.
 
     Raises UserError if a feature's `recover` does, or if it fails.
@@ -359,7 +359,7 @@ class FeatureHost:
 
     @property
     def gate(self) -> Callable[[RoundPlan], Answer] | None:
-        """What is asked before each round; None if no feature wants to be."""
+        """The function to ask before each round; None if no feature wants to be."""
         asked = any(type(attached).before_round is not Attached.before_round for attached in self._attached.values())
         return self.before_round if asked else None
 

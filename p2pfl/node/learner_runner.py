@@ -497,11 +497,11 @@ class LocalRounds:
         self.runner.measure(model, moment)
         self.loop.call_soon_threadsafe(self.on_measure)
 
-    def look_between_rounds(self, tick: int, closing_rounds: int) -> None:
+    def look_between_rounds(self, version: int, closing_rounds: int) -> None:
         """Test the model between closing rounds: nothing is training then, and the model improves."""
         self.engine_thread.jobs.put(Look(lambda engine: self._see_closed(engine, closing_rounds)))
         self.runner.pace.mixed(time.monotonic())
-        if self.runner.pace.is_due(tick):
+        if self.runner.pace.is_due(version):
             self.runner.pace.begin()
             self.measure()
 

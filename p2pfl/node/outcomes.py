@@ -82,7 +82,7 @@ class Learned:
 
     def metadata(self, software: str) -> dict[str, str]:
         """Return the model's origin, and its preprocessing of raw data."""
-        said = {
+        fields = {
             "federation": self.federation,
             "node": self.node,
             "rounds": self.rounds,
@@ -92,7 +92,7 @@ class Learned:
         preprocessing = (
             {PREPROCESSING: json.dumps(self.preprocessing, ensure_ascii=False)} if self.preprocessing else {}
         )
-        return {key: str(value) for key, value in said.items() if value is not None} | preprocessing
+        return {key: str(value) for key, value in fields.items() if value is not None} | preprocessing
 
 
 def read_learned(path: Path, *, federation: Path | None = None, node: str | None = None) -> Learned:
@@ -160,10 +160,10 @@ def _restore(loaded: Loaded, federation: FederationConfig, folder: Path, path: P
 
 def _from_file(path: Path, federation_path: Path | None, name: str | None) -> Learned:
     content = read_file(path)
-    said = metadata_of(content)
+    metadata = metadata_of(content)
     federation = _federation(path, federation_path)
-    _check(path, "federation", said.get("federation"), federation.name if "federation" in said else None)
-    name = name or said.get("node")
+    _check(path, "federation", metadata.get("federation"), federation.name if "federation" in metadata else None)
+    name = name or metadata.get("node")
     if name is None:
         names = ", ".join(member.name for member in federation.members)
         raise UserError("the file does not say whose it is", file=path, key="--node", allowed=names)
@@ -176,8 +176,8 @@ def _from_file(path: Path, federation_path: Path | None, name: str | None) -> Le
     return Learned(
         federation=federation.name,
         node=name,
-        rounds=_count(said, "rounds"),
-        version=_count(said, "version"),
+        rounds=_count(metadata, "rounds"),
+        version=_count(metadata, "version"),
         vector=vector,
         learner=learner,
         warnings=[],

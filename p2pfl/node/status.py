@@ -176,9 +176,9 @@ class Status:
     """Fields added by features."""
     neighbor_distance: float | None = None
     waits_for: str = ""
-    """What the node is waiting for at its start or end, shown as its phase: a disk that refuses, or the last test."""
+    """The cause of a wait at the node's start or end, shown as its phase: a disk that refuses, or the last test."""
     refusal: Callable[[], str | None] = lambda: None
-    """Why the disk does not accept the state; None while it does."""
+    """The reason why the disk does not accept the state; None while it does."""
     privacy: Callable[[], PrivacyStatus | None] = lambda: None
     over: bool = False
     """True if the model is final."""
@@ -328,7 +328,7 @@ FIRST_ALARM_S = 60.0
 """How long a neighbor that has had no session since the start is absent before there is an alarm."""
 FIRST_LINES = 10
 LATER_LINES = 100
-"""Of the lines about a neighbor that comes and goes, the first FIRST_LINES are logged, then one in LATER_LINES."""
+"""Lines about a neighbor that comes and goes: the first FIRST_LINES are logged, then one in LATER_LINES."""
 
 
 @dataclass(slots=True)

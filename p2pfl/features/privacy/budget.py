@@ -33,7 +33,7 @@ from p2pfl.learn.privacy import Plan, Spend
 from p2pfl.learn.privacy.accounting import Ledger, Promise, Signed, reconcile
 from p2pfl.learn.privacy.plan import planned_in_words
 from p2pfl.node.assembly import Setup
-from p2pfl.node.feature import Attached, Feature, FoundAtStart, NodeView
+from p2pfl.node.feature import Attached, Feature, NodeView, StateAtStart
 from p2pfl.node.learner_runner import Answer, Payment, RoundPlan, Wait
 from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.storage import Store
@@ -315,7 +315,7 @@ class PrivacyFeature(Feature):
     def withheld(self, setup: Setup) -> frozenset[str]:
         return withheld(setup)
 
-    def recover(self, at_start: FoundAtStart) -> Opening | None:
+    def recover(self, at_start: StateAtStart) -> Opening | None:
         """Open the budget at a start, also if privacy is no longer promised: then the ledger file must be voided."""
         at_start.until_over.callback(lock(at_start.setup).release)
         privacy = at_start.setup.federation.privacy

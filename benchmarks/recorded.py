@@ -28,6 +28,7 @@ from sim.network import Network
 from sim.worlds.model import ChurnSpec, ComputeSpec, LiarSpec, LinkSpec, Spread, WorldSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+import faces  # noqa: F401 - what the drawn worlds import from packages
 from drawn_worlds import draw
 
 DRAWN = range(20)

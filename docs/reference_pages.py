@@ -204,7 +204,7 @@ def settings() -> Iterator[str]:
     method = f'`{json.dumps(model.USUAL_METHOD)}` with `rule = "mean"`, else `{json.dumps(model.USUAL_ROBUST_METHOD)}`'
     yield from ("# Settings", "", f"{HOME} `p2pfl new` writes federation.toml and node.toml with all keys.", "")
     yield from ("## federation.toml", "", "Every node has the same file.", "")
-    yield from ("### [federation]", *keys(model.FEDERATION, model.FederationConfig, told_defaults(head), ("name",)))
+    yield from ("### [federation]", *keys(model.FEDERATION, model.FederationConfig, defaults_in(head), ("name",)))
     yield from ("### [task]", *keys(model.TASK, model.TaskConfig, defaults_of(model.TaskConfig)))
     yield from ("All other keys are the task's own. Those of the built-in tasks:", "", *built_in_tasks())
     yield from ("### [training]", "", "One of `rounds` and `time_s`, and one of `local_steps` and `local_epochs`.")
@@ -293,7 +293,7 @@ def world_default(owner: type, key: str) -> str:
     return "not set" if value in (None, ()) else code(json.dumps(value))
 
 
-def told_defaults(values: Mapping[str, Any]) -> dict[str, str]:
+def defaults_in(values: Mapping[str, Any]) -> dict[str, str]:
     from p2pfl.config.writing import toml_value
 
     return {key: code(toml_value(value)) for key, value in values.items()}

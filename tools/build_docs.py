@@ -173,7 +173,7 @@ def faults_of_site(site: Path) -> list[str]:
     return faults
 
 
-def wanted_version(root: Path) -> str:
+def pinned_version(root: Path) -> str:
     """Return the version of the builder that the extra `docs` in pyproject.toml names."""
     extras = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     return next(extra.partition("==")[2] for extra in extras["docs"] if extra.startswith(f"{BUILDER}=="))
@@ -181,7 +181,7 @@ def wanted_version(root: Path) -> str:
 
 def need_builder(root: Path) -> None:
     """Check that the pinned builder is installed. Raises DocsError."""
-    pinned = wanted_version(root)
+    pinned = pinned_version(root)
     try:
         there = version(BUILDER)
     except PackageNotFoundError:

@@ -349,12 +349,12 @@ class Fleet:
     async def _listen(self, child: Child, process: Process | ForkedProcess) -> None:
         if process.stdout is None:
             raise AssertionError("a child without a pipe")
-        is_told = False
+        has_heard = False
         async for raw in process.stdout:
             with suppress(ValueError):
                 child.lines.append(msgspec.json.decode(raw, type=NodeLine))
-                if not is_told:  # what was said before its core was there was lost
-                    is_told = True
+                if not has_heard:  # what was said before its core was there was lost
+                    has_heard = True
                     self._tell_ended(child, [other for other in self.children if other.died])
 
 

@@ -8,6 +8,7 @@ from p2pfl.errors import PeerFault
 from p2pfl.features.relay import (
     FRAME_BYTES,
     MOST_LINES,
+    MOST_NAMES,
     MOST_PAIR_LINES,
     WINDOW_BYTES,
     Closing,
@@ -280,6 +281,13 @@ def test_small_frames_cost_their_turn(table):
     while not b.outbox:
         delivered += table.board.deliver() > 0
     assert delivered <= 20
+
+
+def test_who_makes_up_names_of_the_relay_takes_few_seats(table):
+    seats = [table.sit("a", dialed=f"relay{number}:1/p2pfl") for number in range(20)]
+    assert sum(seat is not None for seat in seats) == MOST_NAMES
+    assert table.sit("a", dialed="relay0:1/p2pfl") is not None, "in place of its old one"
+    assert table.sit("b") is not None
 
 
 def test_who_signs_in_by_another_name_of_the_relay_takes_nobodys_seat(table):

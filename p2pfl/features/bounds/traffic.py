@@ -210,17 +210,13 @@ class TrafficBounds(Attached):
             return True
         return absence is not None and now < min(absence.back_at, absence.first_at + LONGEST_S)
 
-    def _look_who_is_back(self) -> None:
-        now = self._node.clock()
-        for peer in [peer for peer, since in self._near.items() if peer in self._absent and now - since >= BACK_S]:
-            del self._absent[peer]
-            self._node.network.spare(peer, 0.0)
-
     # -- of this node -------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        self._look_who_is_back()
         now, clock_s, own = self._now(), self._node.clock(), self._own
+        for peer in [peer for peer, at in self._near.items() if peer in self._absent and clock_s - at >= BACK_S]:
+            del self._absent[peer]  # it is back
+            self._node.network.spare(peer, 0.0)
         bounds = []
         if own.hours is not None and (until := closed_until(own.hours, now)) is not None:
             bounds.append((until, f"its hours are {own.hours}"))

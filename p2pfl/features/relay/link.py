@@ -87,7 +87,8 @@ class RelayLimits:
     """The limits on one relay; times are those of the loop."""
 
     def __init__(self, limits: Limits) -> None:
-        self._opens = TokenBucket(limits.handshakes_per_s, tokens=limits.handshake_burst, burst=limits.handshake_burst)
+        self.opens = TokenBucket(limits.handshakes_per_s, tokens=limits.handshake_burst, burst=limits.handshake_burst)
+        """The lines that others open: no more than all members together would open."""
         self._strays = TokenBucket(STRAYS_PER_S, tokens=STRAY_BURST, burst=STRAY_BURST)
         self._controls = TokenBucket(CONTROL_PER_S, tokens=CONTROL_BURST, burst=CONTROL_BURST)
         self._controls_of: dict[bytes, TokenBucket] = {}
@@ -101,10 +102,6 @@ class RelayLimits:
     def doubt(self, key: bytes) -> None:
         """Count one more line that was spoiled or cut."""
         latest(self._doubts, key, lambda: deque(maxlen=64), MOST_KEYS).append(monotonic())
-
-    def may_open(self, now: float) -> bool:
-        """Count a line that others open; return True if there are no more than all members together would open."""
-        return self._opens.take(now) == 0.0
 
     def count_control(self, key: bytes, now: float) -> None:
         """Raises PeerFault if the charter cannot have so much news."""
@@ -445,7 +442,7 @@ class RelayLink:
         now = asyncio.get_running_loop().time()
         if number < PASSED_ON or number in self._lines or len(key) != 32:
             raise PeerFault(f"a line with the number {number}, or without a key")
-        if self._meet is None or len(self._lines) >= MOST_LINES or not self._limits.may_open(now):
+        if self._meet is None or len(self._lines) >= MOST_LINES or self._limits.opens.take(now) > 0.0:
             self._limits.count_stray(now)
             await self.say(pack_number(FrameKind.CLOSE, number, Closing.NOT_WANTED))
             return

@@ -12,14 +12,15 @@ import logging
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from p2pfl.config.charter import realm_named
 from p2pfl.config.load import HEAD_DEFAULTS, federation_file
-from p2pfl.config.model import FEDERATION
+from p2pfl.config.members import FILE_NAME as MEMBERS_FILE
+from p2pfl.config.model import FEDERATION, MEMBER
 from p2pfl.config.tables import Mistakes, read_document, read_table
 from p2pfl.console import seconds_now
 from p2pfl.console.output import log_to_stderr
@@ -90,6 +91,8 @@ class ListedFederation:
     realm: bytes = b""
     admin: tuple[bytes, ...] = ()
     token: bytes = field(default=b"", repr=False)
+    removed: Mapping[bytes, None] = field(default_factory=dict)
+    """The keys of removed members in the members.toml beside its file."""
 
 
 def read_listed(federations: Sequence[Path], tokens: Sequence[Path]) -> list[ListedFederation]:
@@ -117,7 +120,13 @@ def _from_file(path: Path) -> ListedFederation:
         name=str(head["name"]),
         realm=realm_named(str(head["name"]), head["seed"]),
         admin=head["admin"],
+        removed=_removed(path.with_name(MEMBERS_FILE)),
     )
+
+
+def _removed(path: Path) -> Mapping[bytes, None]:
+    rows = read_document(path).get("member", []) if path.exists() else []
+    return {MEMBER["key"].read(row.get("key")): None for row in rows if row.get("retired") is True}
 
 
 class Admissions:
@@ -130,8 +139,8 @@ class Admissions:
     def __init__(self, listed: Sequence[ListedFederation]) -> None:
         self._by_realm = {entry.realm: entry for entry in listed if entry.admin}
         self._by_token = {token_id(entry.token): entry for entry in listed if entry.token}
-        self._shown: dict[str, dict[bytes, None]] = {}
-        """The keys of removed members that members of each federation have shown, in the order in which they came."""
+        self._removed = {entry.name: entry.removed for entry in listed}
+        """The keys of removed members of each federation; those that members have shown come last."""
 
     def admit(self, registration: Registration, nonce: bytes, now_s: float) -> tuple[ListedFederation, int]:
         """Return the federation that the member belongs to, and when its right expires, in seconds since 1970.
@@ -177,7 +186,7 @@ class Admissions:
         who did not know of it. A signer that the relay's file does not list is no fault: that file may be older than
         the nodes'. Raises PeerFault: it is forged.
         """
-        known = self._shown.get(federation.name, {})
+        known = self._removed[federation.name]
         try:
             head = CredentialsHead.unpack(raw)
             news = dict.fromkeys(key for key in head.removed if key not in known)
@@ -186,12 +195,12 @@ class Admissions:
             head.require(realm=federation.realm, admin=federation.admin)
         except TicketError as error:
             raise PeerFault(f"removed members that no admin names: {error}") from None
-        self._shown[federation.name] = dict.fromkeys([*known, *news][-MOST_KNOWN:])
+        self._removed[federation.name] = dict.fromkeys([*known, *news][-MOST_KNOWN:])
         return frozenset(news)
 
     def is_removed(self, federation: ListedFederation, key: bytes) -> bool:
-        """Return True if a member has shown that an admin has removed this one."""
-        return key in self._shown.get(federation.name, {})
+        """Return True if an admin has removed this member, as far as the relay's files and members have shown."""
+        return key in self._removed[federation.name]
 
 
 @dataclass(eq=False, slots=True)
@@ -291,7 +300,13 @@ class RelayServer:
     def _seat(self, registration: Registration, nonce: bytes, now_s: float, line: Line) -> Seat:
         federation, until = self._admissions.admit(registration, nonce, now_s)
         now, dialed = asyncio.get_running_loop().time(), registration.relay
-        if not self._may_come(registration.key, now):
+        bucket = latest(
+            self._comes,
+            registration.key,
+            lambda: TokenBucket(COMES_PER_S, tokens=COMES_BURST, burst=COMES_BURST),
+            MOST_COMERS,
+        )
+        if bucket.take(now) > 0.0:
             raise RefusedError(Refusal.TOO_OFTEN)
         guest = _Guest(line, federation, now, until)
 
@@ -305,13 +320,6 @@ class RelayServer:
             raise RefusedError(Refusal.FULL)
         self._guests[seat] = guest
         return seat
-
-    def _may_come(self, key: bytes, now: float) -> bool:
-        """Count a registration of a member that has proven its key; return True if it registers rarely enough."""
-        bucket = latest(
-            self._comes, key, lambda: TokenBucket(COMES_PER_S, tokens=COMES_BURST, burst=COMES_BURST), MOST_COMERS
-        )
-        return bucket.take(now) == 0.0
 
     async def _host(self, seat: Seat) -> None:
         """Read a member's frames until its connection ends."""

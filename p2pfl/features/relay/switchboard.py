@@ -43,6 +43,8 @@ OPENS_PER_S, OPENS_BURST = 4.0, 2.0 * MOST_LINES
 DATA = bytes([FrameKind.DATA])
 HELD_BYTES = 128 << 20
 """The bytes held for one federation, above which only some of its members are read."""
+MOST_NAMES = 8
+"""The most seats of one member, by the names that it says it dialed."""
 FRAME_BYTES = 256
 """The memory of a frame beyond its content."""
 TURN_BYTES = 1 << 14
@@ -214,7 +216,7 @@ class Switchboard:
     def seat(
         self, tenant: Tenant, key: bytes, wake: Callable[[Seat], None], end: EndSeat, *, dialed: str = ""
     ) -> Seat | None:
-        """Register a member; None if there is no room. A member that is registered already loses its old seat.
+        """Register a member; None if there is no room, or it has too many names. The old seat of that name ends.
 
         Members meet only those that have dialed the relay by the same name: whoever passes on what members sign for
         another relay gains nothing here, and takes nobody's seat.
@@ -223,7 +225,8 @@ class Switchboard:
         before = tenant.seats.get(place)
         if before is not None:
             self.leave(before, Refusal.REPLACED)
-        if len(tenant.seats) >= self.most_members:
+        names = sum(seat.key == key for seat in tenant.seats.values())
+        if len(tenant.seats) >= self.most_members or names >= MOST_NAMES:
             return None
         made = tenant.seats[place] = Seat(tenant, place, wake, end)
         return made

@@ -214,7 +214,9 @@ def _overview(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _details(row: Mapping[str, Any]) -> str:
     """Return what the overview has no column for, of one node: empty if there is nothing unusual."""
     flat = _flat_row(row)
-    odd = [f"{words} {cell(flat[key])}" for key, words in DETAILS.items() if flat[key] not in (None, "mean", "cpu", 0)]
+    odd = [
+        f"{words} {cell(flat[key])}" for key, words in DETAILS.items() if flat[key] not in (None, "", "mean", "cpu", 0)
+    ]
     return "; ".join(odd)
 
 

@@ -305,6 +305,7 @@ class Neighbor:
     piece_owner: int | None = None
     is_through: bool = False
     """True once it has stored a schema."""
+    is_unlike: bool = False
     sums: bytes | None = None
     """The sums that it has passed on."""
 
@@ -396,6 +397,12 @@ class SchemaTalk:
         neighbor.holds = frozenset(member for member in self.agreement.items if bits >> member & 1)
         if message.agreed:
             neighbor.is_through = True
+        if message.agreed and self.digest and message.agreed != self.digest and not neighbor.is_unlike:
+            neighbor.is_unlike = True
+            text = (
+                "%s has agreed on another schema: remove state/schema.toml and state/proposal on one of the two nodes"
+            )
+            log.warning(text, self.agreement.federation.members[peer].name)
         if neighbor.sent in neighbor.holds:
             neighbor.sent = None
         self._send_next(peer, neighbor)

@@ -125,17 +125,17 @@ class Liars:
         robust = liars_of(self.federation.gossip.rule) > 0
         share = [n / (len(others) + 1) for n, others in zip(self._samples, self._neighbors, strict=True)]
         if robust:
-            share = [share[peer] if node in self.liars else one for node, one in enumerate(share)]
+            share = [share[peer] if node in self.liars else weight for node, weight in enumerate(share)]
         factor = (1.0 if robust else self.federation.gossip.gamma) / self._samples[peer]
         return {other: factor * min(share[peer], share[other]) for other in self._neighbors[peer]}
 
     @cached_property
     def _neighbors(self) -> list[list[int]]:
-        found: list[list[int]] = [[] for _ in self.federation.members]
+        neighbors: list[list[int]] = [[] for _ in self.federation.members]
         for low, high in self.federation.edges:
-            found[low].append(high)
-            found[high].append(low)
-        return [sorted(others) for others in found]
+            neighbors[low].append(high)
+            neighbors[high].append(low)
+        return [sorted(others) for others in neighbors]
 
 
 class ShownModels(Mapping[int, Vector]):
@@ -334,11 +334,11 @@ class Cluster:
 
 
 def all_neighbors(nodes: int, edges: Edges) -> list[tuple[int, ...]]:
-    found: list[list[int]] = [[] for _ in range(nodes)]
+    neighbors: list[list[int]] = [[] for _ in range(nodes)]
     for a, b in edges:
-        found[a].append(b)
-        found[b].append(a)
-    return [tuple(sorted(peers)) for peers in found]
+        neighbors[a].append(b)
+        neighbors[b].append(a)
+    return [tuple(sorted(peers)) for peers in neighbors]
 
 
 def all_turns(nodes: int, schedule: Sequence[Edges]) -> list[dict[int, Turns]]:

@@ -187,14 +187,14 @@ def refuse_broken(federation: FederationConfig) -> FederationConfig:
 
 def _table(spec: str) -> dict[str, Any]:
     """Parse the keys and values. Raises UserError if a part is not a pair, or if its key is unknown or repeated."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for part in spec.split(","):
         key, equals, value = (each.strip() for each in part.partition("="))
-        if not equals or key not in PRIVACY or key in found:
-            text = "is given twice" if key in found else "is not a KEY=VALUE of [privacy]"
+        if not equals or key not in PRIVACY or key in values:
+            text = "is given twice" if key in values else "is not a KEY=VALUE of [privacy]"
             raise UserError(f"{part.strip()!r} {text}", key=KEY, value=spec, allowed=ALLOWED)
-        found[key] = _number(value)
-    return found
+        values[key] = _number(value)
+    return values
 
 
 def _number(value: str) -> int | float | str:
@@ -254,8 +254,8 @@ def describe(
     if partition is not None:
         options = {**federation.task.options, "partition": partition}
         federation = replace(federation, task=replace(federation.task, options=options))
-    wanted = {key: value for key, value in (("rule", rule), ("compressor", compressor)) if value is not None}
-    federation = replace(federation, gossip=_gossip(federation.gossip, wanted))
+    settings = {key: value for key, value in (("rule", rule), ("compressor", compressor)) if value is not None}
+    federation = replace(federation, gossip=_gossip(federation.gossip, settings))
     return refuse_broken(federation if privacy is None else with_privacy(federation, privacy))
 
 

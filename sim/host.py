@@ -229,9 +229,9 @@ def counts_of(core: Core) -> Counts:
     weighing = [edge.exchange.weighing for edge in edges]
     return Counts(
         exchanges=sum(edge.service.exchanges for edge in edges),
-        weighed=sum(one.weighed for one in weighing),
-        staleness_sum=sum(one.staleness_sum for one in weighing),
-        staleness_max=max((one.staleness_max for one in weighing), default=0),
+        weighed=sum(each.weighed for each in weighing),
+        staleness_sum=sum(each.staleness_sum for each in weighing),
+        staleness_max=max((each.staleness_max for each in weighing), default=0),
         failed_rounds=core.rounds.training.failed_rounds,
         mixed=core.rounds.mixing.mixed,
         alone=core.rounds.mixing.alone,

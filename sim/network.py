@@ -218,8 +218,8 @@ class Separations:
 
     def end(self, groups: Groups | None) -> None:
         """End the oldest separation with these groups; None ends all."""
-        ended = next((one for one in self.standing if one[0] == groups), None)
-        self.standing = [] if groups is None else [one for one in self.standing if one is not ended]
+        ended = next((partition for partition in self.standing if partition[0] == groups), None)
+        self.standing = [] if groups is None else [partition for partition in self.standing if partition is not ended]
 
     def divide(self, edge: Edge) -> bool:
         """Return True if a separation divides the two ends."""

@@ -146,13 +146,13 @@ def report_of(
 
 def scored(test: Score | None, local: Score | None) -> dict[str, Any]:
     """Return the fields of a `NodeReport` from the node's scores on the test set and on its own data."""
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     if test is not None:
-        found |= {"accuracy": test.accuracy, "test_loss": test.loss, "metrics": metrics_in(test)}
-        found |= {"test_samples": test.samples, "intervals": rounded(test.intervals)}
+        figures |= {"accuracy": test.accuracy, "test_loss": test.loss, "metrics": metrics_in(test)}
+        figures |= {"test_samples": test.samples, "intervals": rounded(test.intervals)}
     if local is not None:
-        found |= {"local_accuracy": local.accuracy, "local_metrics": metrics_in(local)}
-    return found
+        figures |= {"local_accuracy": local.accuracy, "local_metrics": metrics_in(local)}
+    return figures
 
 
 def point_of(scores: list[Score | None], rows: NDArray[Any], **others: Any) -> Point:
@@ -188,9 +188,9 @@ def _warnings(stage: PreparedRun, honest: list[int]) -> list[str]:
     federation, learners = stage.script.federation, stage.script.learners.learners
     if not liars_of(federation.gossip.rule) or len(honest) > MOST_COMPARED:
         return []
-    told = {federation.members[node].name: own_classes(learners[node]) for node in honest}
-    known = {name: classes for name, classes in told.items() if classes is not None}
-    text = about_lone_classes(federation.gossip.rule, known) if len(known) == len(told) else None
+    held = {federation.members[node].name: own_classes(learners[node]) for node in honest}
+    known = {name: classes for name, classes in held.items() if classes is not None}
+    text = about_lone_classes(federation.gossip.rule, known) if len(known) == len(held) else None
     return [] if text is None else [text]
 
 
@@ -297,9 +297,9 @@ class Figures:
         )
 
     def scores(self, rows: NDArray[Any], part: str, nodes: list[int]) -> list[Score | None]:
-        found = self.script.learners.evaluate(rows, part, np.array(nodes, dtype=np.int64))
-        self.measures = self.measures or measures_in(self.script.learners.learners[0], found[0] if found else None)
-        return found
+        scores = self.script.learners.evaluate(rows, part, np.array(nodes, dtype=np.int64))
+        self.measures = self.measures or measures_in(self.script.learners.learners[0], scores[0] if scores else None)
+        return scores
 
     def closing_rounds(self) -> list[dict[int, ClosedRound]]:
         """Return the closing rounds of the honest nodes that are up, each with the sketch of the model."""
@@ -423,9 +423,9 @@ def _neighbors(stage: PreparedRun, node: int) -> list[NeighborStatus]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(each) for each in value]
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)
 
 

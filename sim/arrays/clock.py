@@ -40,16 +40,16 @@ def known_s(course: Course, through_s: Floats) -> Floats:
     for (low, high), hop_s in zip(course.ends.tolist(), course.latency_s.tolist(), strict=True):
         ways[low].append((high, hop_s))
         ways[high].append((low, hop_s))
-    told, due = [0] * len(ways), [math.inf] * len(ways)
+    word_of, due = [0] * len(ways), [math.inf] * len(ways)
     step = 1 / course.rounds
     ends = list(accumulate(course.beyond or (), lambda end, begins: max(end, begins) + step, initial=1.0))
     events = [(float(through_s[node]), node, 1 << bit) for bit, node in enumerate(latest)]
     heapify(events)
     while events:
         at, node, word = heappop(events)
-        if word & ~told[node]:
-            told[node] |= word
-            if complete := told[node] == everything:
+        if word & ~word_of[node]:
+            word_of[node] |= word
+            if complete := word_of[node] == everything:
                 known[node] = max(at, known[node])
             start_s, own_at = float(course.start_s[node]), float(through_s[node])
             own_s = own_at - start_s
@@ -65,8 +65,8 @@ def known_s(course: Course, through_s: Floats) -> Floats:
         elif not word and at == due[node]:
             due[node] = math.inf
             for other, hop_s in ways[node]:
-                if told[node] & ~told[other]:
-                    heappush(events, (at + hop_s, other, told[node]))
+                if word_of[node] & ~word_of[other]:
+                    heappush(events, (at + hop_s, other, word_of[node]))
     return known
 
 
@@ -206,7 +206,9 @@ class Clock:
         window_s = (float(course.latency_s.min(initial=course.shortest_s)) + course.engine_s) / 2
         window_s = max(LEAST_WINDOW_S, min(course.shortest_s, max(course.engine_s, window_s)))
         while (self.phase < NodePhase.DONE).any() or self.state.any():
-            first = min(float(one.min(initial=NEVER)) for one in (self.ends_at, self.tick_at, self.due, self.again_at))
+            first = min(
+                float(times.min(initial=NEVER)) for times in (self.ends_at, self.tick_at, self.due, self.again_at)
+            )
             waiting = self.known_at[self.phase == NodePhase.WAITING]
             first = min(first, float(np.maximum(waiting, self.now_s).min(initial=NEVER)))
             if first == NEVER:
@@ -299,8 +301,8 @@ class Clock:
         self.due[edges] = np.maximum(self.free_at[edges], np.minimum(self.own_at[edges], self.wish_at[edges]))
 
     def _version_at(self, node: Integers, time_s: Floats) -> Integers:
-        found: Integers = self.version[node] + (self._tick[node] <= time_s)
-        return found
+        version: Integers = self.version[node] + (self._tick[node] <= time_s)
+        return version
 
     def _wanted(self, edges: Integers) -> Integers:
         """Return those of the idle edges that are due whose lower end asks for an exchange."""
@@ -411,10 +413,10 @@ class Clock:
         self.phase[here[over]] = NodePhase.DONE
         least = np.full(self.course.nodes, np.iinfo(np.int64).max)
         heard = np.zeros(self.course.nodes)
-        for one, other in ((self.low, self.high), (self.high, self.low)):
-            np.minimum.at(least, one, self.closed[other])
-            same = self.closed[other] == self.closed[one]
-            np.maximum.at(heard, one[same], (self.closed_at[other] + self.course.latency_s)[same])
+        for ends, other in ((self.low, self.high), (self.high, self.low)):
+            np.minimum.at(least, ends, self.closed[other])
+            same = self.closed[other] == self.closed[ends]
+            np.maximum.at(heard, ends[same], (self.closed_at[other] + self.course.latency_s)[same])
         goes = here[~over & (least[here] >= self.closed[here])]
         at = np.maximum(self.ready_at[goes], heard[goes])
         self.ends_at[goes] = at

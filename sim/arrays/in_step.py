@@ -84,14 +84,14 @@ class ByRule:
         own, known = models.cpu().numpy().copy(), shown.cpu().numpy().copy()
         if self.lies is not None:
             self.lies.tell(own, number)
-        told = {} if self.lies is None else self.lies.shown
+        lied = {} if self.lies is None else self.lies.shown
         for node, (peers, weights) in enumerate(zip(self.peers, self.weights, strict=True)):
             if len(peers) < self.least:
                 continue
-            around = [told.get((peer, node), known[peer]) for peer in peers]
-            found = self.mixers[node].mix(own[node], around, Mix(peers=peers, weights=weights))
-            if found is not None:
-                models[node] = torch.from_numpy(found)
+            around = [lied.get((peer, node), known[peer]) for peer in peers]
+            mixed = self.mixers[node].mix(own[node], around, Mix(peers=peers, weights=weights))
+            if mixed is not None:
+                models[node] = torch.from_numpy(mixed)
 
 
 def by_rule_of(setting: Setting) -> ByRule | None:
@@ -131,7 +131,7 @@ class InStep:
         self.chunk = max(1, CHUNK_FLOATS // len(initial))
         self.shown = self.x.clone() if self.compressor else self.x
         self.steps = [self._step(*graph, 1.0 / samples) for graph in graphs]
-        self.steps += [self._sparse(one.receivers, one.senders, one.weights) for one in mixings]
+        self.steps += [self._sparse(mixing.receivers, mixing.senders, mixing.weights) for mixing in mixings]
         """For each graph, the rows of W - I."""
         self.period = len(self.steps) // (self.fragments.count if self.fragments else 1)
         self.pulls = [
@@ -204,7 +204,7 @@ class InStep:
         values = np.concatenate([share, -np.bincount(to, share, self.nodes)])
         order = np.argsort(rows, kind="stable")
         starts = np.searchsorted(rows[order], diagonal)
-        made = [torch.from_numpy(one).to(self.x.device) for one in (columns[order], starts, values[order])]
+        made = [torch.from_numpy(part).to(self.x.device) for part in (columns[order], starts, values[order])]
         return made[0], made[1], made[2].to(self.x.dtype)
 
 

@@ -177,7 +177,7 @@ class Together:
         graphs = [np.array(edges, np.int64).reshape(-1, 2) for edges in federation.schedule or (federation.edges,)]
         directed = is_directed(federation)
         mixings = build_schedule(federation.topology, nodes, federation.seed).mixings if directed else ()
-        links = [np.stack([one.senders, one.receivers], axis=1) for one in mixings]
+        links = [np.stack([mixing.senders, mixing.receivers], axis=1) for mixing in mixings]
         links = links or [np.concatenate([graph, graph[:, ::-1]]) for graph in graphs]
         self.setting, self.links = setting, links
         """The senders and receivers of each round of a period."""
@@ -203,11 +203,11 @@ class Together:
     @property
     def messages(self) -> Sequence[NDArray[Any]]:
         """How many messages each node has sent to nodes above it and to nodes below it (n,)."""
-        found, period = np.zeros((2, self.setting.nodes)), len(self.links)
+        sent, period = np.zeros((2, self.setting.nodes)), len(self.links)
         for phase, link in enumerate(self.links):
             times = (self.done - phase + period - 1) // period
-            np.add.at(found, ((link[:, 0] > link[:, 1]).astype(int), link[:, 0]), times)
-        return list(found)
+            np.add.at(sent, ((link[:, 0] > link[:, 1]).astype(int), link[:, 0]), times)
+        return list(sent)
 
 
 def _kept(setting: Setting) -> dict[str, Any]:
@@ -221,8 +221,8 @@ def _start_s(federation: FederationConfig, ends: Integers, latency_s: Floats) ->
     at = np.zeros(len(federation.members))
     for _ in range(hops(federation, 0)):
         before, at = at, np.zeros(len(at))
-        for one, other in (ends.T, ends.T[::-1]):
-            np.maximum.at(at, one, before[other] + latency_s)
+        for end, other in (ends.T, ends.T[::-1]):
+            np.maximum.at(at, end, before[other] + latency_s)
     return at
 
 
@@ -388,13 +388,13 @@ class _Figures:
         request = Request(**fields, echo=1000, staleness=1.0, audit=b"")
         reply = Reply(**fields, request_digest=bytes(16), factor=7.1)
         ready = Ready(version=1000, trained=1000, bound=1000, known=2**50)
-        heads = (PREFIX_BYTES + len(to_header(one)) for one in (request, reply, ready))
-        asked, answered, told = map(sealed_bytes, heads, (body, body, 0))
+        heads = (PREFIX_BYTES + len(to_header(message)) for message in (request, reply, ready))
+        asked, answered, word = map(sealed_bytes, heads, (body, body, 0))
         (asks, answers), nodes = self.run.messages, setting.nodes
         sessions = np.bincount(low, minlength=nodes) * LOWER_OPENING_BYTES
         sessions += np.bincount(high, minlength=nodes) * UPPER_OPENING_BYTES
         sessions += np.bincount(setting.ends.ravel(), minlength=nodes) * GOODBYE_BYTES
-        sent = asked * asks + answered * answers + told * words + sessions
+        sent = asked * asks + answered * answers + word * words + sessions
         return np.stack([sent, asks + answers + words]).astype(np.int64)
 
 

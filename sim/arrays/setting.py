@@ -99,8 +99,8 @@ class Kept(Memory):
         self.vectors = {name: np.array(self.method.first(name, models)) for name in self.method.kept}
 
     def given(self, nodes: Integers) -> Tensor | None:
-        found = self.method.begin(self._seen(nodes, {}))
-        return torch.from_numpy(found[self.method.given[0]]).to(self.device) if self.method.given else None
+        begun = self.method.begin(self._seen(nodes, {}))
+        return torch.from_numpy(begun[self.method.given[0]]).to(self.device) if self.method.given else None
 
     def commit(self, nodes: Integers, rounds: Integers, models: Tensor, change: Tensor) -> Tensor:
         rate = np.array([[self.training.rate(done, 0.0)] for done in rounds.tolist()])
@@ -228,7 +228,7 @@ def _refused(federation: FederationConfig, world: WorldSpec, clock: str) -> list
         "partition": world.partitions,
         "amend": world.amendments,
         "links.bandwidth": links.bandwidth,
-        "slow.bandwidth": next((one.bandwidth for one in world.slow if one.bandwidth is not None), None),
+        "slow.bandwidth": next((slow.bandwidth for slow in world.slow if slow.bandwidth is not None), None),
         "links.jitter_s": links.jitter_s,
         "links.loss": links.loss,
         "links.drop": links.drop,
@@ -241,13 +241,13 @@ def _refused(federation: FederationConfig, world: WorldSpec, clock: str) -> list
         "gossip.edge_compressors": federation.edge_compressors,
     }
     plain = bool | int | float | str
-    found = [(key, value if isinstance(value, plain) else None, EXACT) for key, value in faults.items() if value]
+    refused = [(key, value if isinstance(value, plain) else None, EXACT) for key, value in faults.items() if value]
     if not is_simulated(method_of(federation)):
         allowed = f"a method that exchanges the model alone, without terms, or variate; or {EXACT}"
-        found.append(("training.method", federation.method, allowed))
+        refused.append(("training.method", federation.method, allowed))
     if training.speed_correction != 1.0:
-        found.append(("training.speed_correction", training.speed_correction, f"1, or {EXACT}"))
-    return [*found, *_refused_robust(federation, world, clock), *_refused_graphs(federation, clock)]
+        refused.append(("training.speed_correction", training.speed_correction, f"1, or {EXACT}"))
+    return [*refused, *_refused_robust(federation, world, clock), *_refused_graphs(federation, clock)]
 
 
 def _refused_robust(federation: FederationConfig, world: WorldSpec, clock: str) -> Iterator[tuple[str, Any, str]]:

@@ -38,8 +38,11 @@ class LyingNodes:
         attack_of(spec)
 
     def listed(self) -> list[dict[str, str]]:
-        found = ATTACKS.values()
-        return [{"attack": one.usage, "shows": one.shows, "knows": one.knows, "source": one.source} for one in found]
+        attacks = ATTACKS.values()
+        return [
+            {"attack": attack.usage, "shows": attack.shows, "knows": attack.knows, "source": attack.source}
+            for attack in attacks
+        ]
 
     def choose(self, federation: FederationConfig, count: int) -> tuple[str, ...]:
         chosen = spread_out(len(federation.members), federation.edges, count, federation.seed)

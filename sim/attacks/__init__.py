@@ -74,7 +74,7 @@ def parse_attack(text: object) -> Attack:
     if ATTACKS.own(text) == (text, None):
         own = OwnLie(text)
         return Attack(spec=text, lie=own, own=own)
-    name, colon, told = text.partition(":")
+    name, colon, parameters = text.partition(":")
     if name in GONE:
         raise ValueError(f"{name} is gone; use {GONE[name]}, or your own: docs/how-to/liars.md")
     if name not in ATTACKS:
@@ -82,7 +82,7 @@ def parse_attack(text: object) -> Attack:
         raise ValueError("no such attack" + (f"; did you mean {near[0]}?" if near else ""))
     entry = ATTACKS[name]
     if isinstance(entry, WrapEntry):
-        return _wrap(entry, told if colon else None)
+        return _wrap(entry, parameters if colon else None)
     if colon and not entry.parameters:
         raise ValueError(f"{name} takes no parameter")
     return entry.attack(text, ATTACKS.read_by_place(text)[1])
@@ -106,7 +106,9 @@ def _wrap(entry: WrapEntry, spec: str | None) -> Attack:
         raise ValueError(f"{entry.name} cannot be made of {lie}")
     if at and not entry.parameters:
         raise ValueError(f"{entry.name}: write {entry.usage}")
-    values = [read_number(f"{one.name} of {entry.name}", one.kind, number) for one in entry.parameters if at]
+    values = [
+        read_number(f"{parameter.name} of {entry.name}", parameter.kind, number) for parameter in entry.parameters if at
+    ]
     return entry.wrap(inner, *values)
 
 

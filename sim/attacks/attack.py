@@ -122,9 +122,9 @@ class OwnLie:
 
     def load(self) -> None:
         """Import the object; files are relative to the working folder. Raises UserError if that or a call fails."""
-        found = find_object(self.name, Path(), what="attack", key=KEY, allowed="file.py:object or module:object")
+        loaded = find_object(self.name, Path(), what="attack", key=KEY, allowed="file.py:object or module:object")
         try:
-            lie = found() if inspect.isclass(found) else found
+            lie = loaded() if inspect.isclass(loaded) else loaded
         except FAILURES as error:
             raise self._fault(f"the attack failed: {describe_failure(error)}") from error
         if not callable(lie):
@@ -149,14 +149,14 @@ class OwnLie:
 
 def with_absolute_path(spec: str, folder: Path) -> str:
     """Make the path in an attack's spec absolute, if it has one; a relative path starts at `folder`."""
-    found = _FILE.fullmatch(spec)
-    return f"{found[1]}{(folder / found[2]).absolute()}{found[3]}" if found else spec
+    match = _FILE.fullmatch(spec)
+    return f"{match[1]}{(folder / match[2]).absolute()}{match[3]}" if match else spec
 
 
 def file_of(spec: str) -> Path | None:
     """Return the file that defines the attack, if a file does."""
-    found = _FILE.fullmatch(spec)
-    return Path(found[2]) if found else None
+    match = _FILE.fullmatch(spec)
+    return Path(match[2]) if match else None
 
 
 BOAST = 1e9

@@ -243,8 +243,8 @@ def fiedler(edges: tuple[Edge, ...], nodes: tuple[int, ...]) -> NDArray[np.float
             laplacian[[i, j], [i, j]] += 1.0
     values, vectors = np.linalg.eigh(laplacian)
     slowest = vectors[:, values <= values[0] + ROUNDING * count]
-    for wanted in (np.arange(count) - (count - 1) / 2, *np.eye(count)):
-        vector: NDArray[np.float64] = slowest @ (slowest.T @ wanted)
+    for direction in (np.arange(count) - (count - 1) / 2, *np.eye(count)):
+        vector: NDArray[np.float64] = slowest @ (slowest.T @ direction)
         if length(vector) > ROUNDING * count:
             vector /= length(vector)
             vector[np.abs(vector) < ROUNDING] = 0.0
@@ -295,9 +295,9 @@ class Slope:
         loss = self.loss(self.module(inputs), targets)
         parts = torch.autograd.grad(loss, [tensor for _, tensor in self.trained], allow_unused=True)
         gradient = np.zeros(model.size)
-        for (part, _), found in zip(self.trained, parts, strict=True):
-            if found is not None:
-                gradient[part] = found.detach().numpy().ravel()
+        for (part, _), slope in zip(self.trained, parts, strict=True):
+            if slope is not None:
+                gradient[part] = slope.detach().numpy().ravel()
         return float(loss.detach()), gradient
 
 

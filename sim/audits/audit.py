@@ -75,7 +75,7 @@ class AttackRow:
 
 
 @dataclass(slots=True, kw_only=True)
-class AuditFound:
+class AuditFindings:
     node: str
     samples: int
     layers: list[str]
@@ -117,11 +117,11 @@ def figures_told(sent: Sequence[object], *, public_test: bool = False) -> list[s
     With `public_test` the common test set is nobody's private data, so scores on it are not secret.
     """
     rows = [row for row in sent if isinstance(row, Vitals)]
-    found = {"loss of a local round"} if any(row.loss is not None for row in rows) else set[str]()
+    names = {"loss of a local round"} if any(row.loss is not None for row in rows) else set[str]()
     if not public_test:
-        found |= {"accuracy"} if any(row.accuracy is not None for row in rows) else set()
-        found |= {"metrics"} if any(value is not None for row in rows for value in row.metrics) else set()
-    return sorted(found)
+        names |= {"accuracy"} if any(row.accuracy is not None for row in rows) else set()
+        names |= {"metrics"} if any(value is not None for row in rows for value in row.metrics) else set()
+    return sorted(names)
 
 
 # -- the defences ------------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class Auditor:
         self.observe, self.on_progress = observe, on_progress
         self.layers = layers_of(scene)
         self._began = time.monotonic()
-        self.found = AuditFound(
+        self.findings = AuditFindings(
             node=scene.name,
             samples=len(scene.data[scene.victim].train),
             layers=[layer.name for layer in self.layers],
@@ -213,15 +213,15 @@ class Auditor:
         )
         for layer in self.layers:
             if layer.missing:
-                self.found.note(f"{layer.name}: {layer.missing}")
+                self.findings.note(f"{layer.name}: {layer.missing}")
             elif layer.is_example:
-                self.found.note(f"{layer.name}: an example, the federation does not promise this")
+                self.findings.note(f"{layer.name}: an example, the federation does not promise this")
 
     @property
     def left_s(self) -> float:
         return self.effort.budget_s - (time.monotonic() - self._began)
 
-    def run(self) -> AuditFound:
+    def run(self) -> AuditFindings:
         """Run the audit. Raises UserError if a layer's settings are wrong, LearningError if the task failed."""
         if "canary" in self.attacks:  # an audit that runs out of time before this says least
             self.try_canary()
@@ -233,10 +233,10 @@ class Auditor:
         if "membership" in self.attacks:
             self._ask_for_members()
         if self.left_s <= 0:
-            self.found.note(
+            self.findings.note(
                 f"the {self.effort.budget_s:g} s ran out before all attacks were tried: try fewer --attacks"
             )
-        return self.found
+        return self.findings
 
     # -- what is promised ---------------------------------------------------------------------------------------------
 
@@ -249,18 +249,18 @@ class Auditor:
             plan = layer.plan
             how: dict[str, Any] = {"unit": plan.unit, "clip": plan.clip, "delta": plan.delta}
             how |= {"chain": self._is_chain(layer), "tries": self.effort.tries}
-            found = canary(**how)
-            if not found.holds:  # one failure in twenty is bad luck
-                found = canary(**how | {"tries": 2 * self.effort.tries})
-            if not found.holds:
-                text = f"proves epsilon {found.proven:.3g}, where {found.claimed:.3g} is claimed"
-                self.found.mistakes.append(f"{layer.name}: of one step at noise 1 the canary {text}")
+            proof = canary(**how)
+            if not proof.holds:  # one failure in twenty is bad luck
+                proof = canary(**how | {"tries": 2 * self.effort.tries})
+            if not proof.holds:
+                text = f"proves epsilon {proof.proven:.3g}, where {proof.claimed:.3g} is claimed"
+                self.findings.mistakes.append(f"{layer.name}: of one step at noise 1 the canary {text}")
             alike = reuse(plan.unit, plan.clip)
             if alike.is_reused:
                 text = f"{' and '.join(alike.pair)} have the same chance (correlation {alike.correlation:.2f})"
-                self.found.mistakes.append(f"{layer.name}: {text}")
-            proven = {layer.name: self._of_the_run(plan, found.noise_at_most)}
-            self.found.add("epsilon proven by the canary, at least", LEARNER, "", proven)
+                self.findings.mistakes.append(f"{layer.name}: {text}")
+            proven = {layer.name: self._of_the_run(plan, proof.noise_at_most)}
+            self.findings.add("epsilon proven by the canary, at least", LEARNER, "", proven)
 
     def _is_chain(self, layer: Layer) -> bool:
         """True if the victim's per-row gradients are computed layer by layer."""
@@ -272,7 +272,7 @@ class Auditor:
         """Return the epsilon of the whole run if its noise were no more than the canary allows."""
         if not np.isfinite(noise_at_most):
             return 0.0
-        spend = plan.spend(self.found.samples)
+        spend = plan.spend(self.findings.samples)
         steps = plan.rounds * (spend.steps if plan.unit == RECORD else 1)
         return epsilon_of((Spend(plan.noise * noise_at_most, spend.rate, steps),), plan.delta, plan.accountant)
 
@@ -310,28 +310,30 @@ class Auditor:
             self.on_progress(f"what is told: {layer.name}")
             observed = self.observe(layer.copy(rounds=LISTENED, evaluate_every=1), self.scene.victim)
             figures[layer.name] = ", ".join(self._private_figures(observed, layer)) or "nothing"
-        self.found.add("figures told of private rows", REAL, "", figures)
+        self.findings.add("figures told of private rows", REAL, "", figures)
 
     def _private_figures(self, observed: Observation, layer: Layer) -> list[str]:
         """List the figures about private rows that a node reveals; note a mistake if the layer promises privacy."""
         privacy = layer.federation.privacy
         figures = figures_told(observed.vitals, public_test=privacy is not None and privacy.test_set == PUBLIC)
         if figures and privacy is not None:
-            self.found.mistakes.append(f"{layer.name}: a node tells its neighbors {', '.join(figures)} of private rows")
+            self.findings.mistakes.append(
+                f"{layer.name}: a node tells its neighbors {', '.join(figures)} of private rows"
+            )
         return figures
 
     def _add_rebuilt(self, attack: str, rebuilt: Mapping[str, Rebuilt]) -> None:
         """Add the median PSNR, and the share of rows that are recognizable."""
         if not rebuilt:
             return
-        missing = {one.missing for one in rebuilt.values() if one.missing}
-        if len(missing) == 1 and all(one.missing for one in rebuilt.values()):
-            self.found.note(f"{attack}: left out, {missing.pop()}")
+        missing = {result.missing for result in rebuilt.values() if result.missing}
+        if len(missing) == 1 and all(result.missing for result in rebuilt.values()):
+            self.findings.note(f"{attack}: left out, {missing.pop()}")
             return
         least = self._recognizable_db
-        self.found.add(attack, REAL, "dB", {name: one.psnr_db for name, one in rebuilt.items()})
-        self.found.add(attack, REAL, "recognizable", {name: one.share(least) for name, one in rebuilt.items()})
-        self.found.note(
+        self.findings.add(attack, REAL, "dB", {name: result.psnr_db for name, result in rebuilt.items()})
+        self.findings.add(attack, REAL, "recognizable", {name: result.share(least) for name, result in rebuilt.items()})
+        self.findings.note(
             f"in brackets: how many were recognizable, {least:.1f} dB or more: 19 of 20 rows of others are farther"
         )
 
@@ -350,27 +352,27 @@ class Auditor:
             try:
                 observed = observe_simulated(layer.federation, learners, self.scene.victim)
             except LearningError as error:
-                self.found.note(f"{layer.name}: {error}")
+                self.findings.note(f"{layer.name}: {error}")
                 continue
             scores = [learner.evaluate(model, "test") for learner, model in zip(learners, observed.models, strict=True)]
-            values = [one.accuracy for one in scores if one is not None and one.accuracy is not None]
+            values = [score.accuracy for score in scores if score is not None and score.accuracy is not None]
             if values:
                 mean[layer.name], worst[layer.name] = sum(values) / len(values), min(values)
             if "inversion" in self.attacks:
                 rebuilder = self._rebuilder(layer.federation)
-                sizes = batch_sizes(layer.federation.training, self.found.samples)
-                found = rebuilder.by_inversion(observed, 1, rows=sizes[0], steps=len(sizes))
-                rebuilt[layer.name] = found.psnr_db
+                sizes = batch_sizes(layer.federation.training, self.findings.samples)
+                inverted = rebuilder.by_inversion(observed, 1, rows=sizes[0], steps=len(sizes))
+                rebuilt[layer.name] = inverted.psnr_db
         if any(value is not None for value in rebuilt.values()):
-            self.found.add("as configured, inversion of the first round", SIMULATOR, "dB", rebuilt)
-        self.found.add("epsilon promised", "", "", promised)
-        self.found.add("accuracy, mean", SIMULATOR, "", mean)
-        self.found.add("accuracy, worst node", SIMULATOR, "", worst)
+            self.findings.add("as configured, inversion of the first round", SIMULATOR, "dB", rebuilt)
+        self.findings.add("epsilon promised", "", "", promised)
+        self.findings.add("accuracy, mean", SIMULATOR, "", mean)
+        self.findings.add("accuracy, worst node", SIMULATOR, "", worst)
 
     @cached_property
     def _recognizable_db(self) -> float:
         others = [self.scene.data[index].train for index in range(len(self.scene.data)) if index != self.scene.victim]
-        inputs = np.concatenate([np.asarray(one.rows(torch.arange(len(one)))[0]) for one in others])
+        inputs = np.concatenate([np.asarray(samples.rows(torch.arange(len(samples)))[0]) for samples in others])
         return self._rebuilder(self.layers[0].federation).recognizable_db(inputs)
 
     def _ask_for_members(self) -> None:
@@ -378,7 +380,7 @@ class Auditor:
         todo = [layer for layer in self.layers if not layer.missing]
         for number, layer in enumerate(todo):
             limit_s = self.left_s / (len(todo) - number)
-            found = (
+            outcome = (
                 NOT_RUN
                 if limit_s <= 0
                 else attack_members(
@@ -390,10 +392,10 @@ class Auditor:
                     on_shadow=lambda count, name=layer.name: self.on_progress(f"membership: {name}, copy {count}"),  # type: ignore[misc]
                 )
             )
-            if isinstance(found, str):
+            if isinstance(outcome, str):
                 aucs[layer.name] = rates[layer.name] = NOT_RUN
-                self.found.note(f"membership, {layer.name}: {found}")
+                self.findings.note(f"membership, {layer.name}: {outcome}")
                 continue
-            aucs[layer.name], rates[layer.name] = found.auc, found.tpr
-        self.found.add("membership, AUC (0.5 is a guess)", SIMULATOR, "", aucs)
-        self.found.add("membership, found where 1% are wronged", SIMULATOR, "", rates)
+            aucs[layer.name], rates[layer.name] = outcome.auc, outcome.tpr
+        self.findings.add("membership, AUC (0.5 is a guess)", SIMULATOR, "", aucs)
+        self.findings.add("membership, found where 1% are wronged", SIMULATOR, "", rates)

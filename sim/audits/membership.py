@@ -128,8 +128,8 @@ def _at_least(hits: int, tries: int, p: float) -> float:
 
 def _log_binomials(tries: int) -> Values:
     logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, tries + 1)))])
-    found: Values = logs[-1] - logs - logs[::-1]
-    return found
+    binomials: Values = logs[-1] - logs - logs[::-1]
+    return binomials
 
 
 def _root(rising: Callable[[float], float]) -> float:
@@ -164,8 +164,8 @@ def confidences(module: nn.Module, inputs: Tensor, targets: Tensor) -> Values:
     module.train(was_training)
     own = logs.gather(1, targets[:, None])[:, 0]
     others = logs.scatter(1, targets[:, None], -torch.inf).logsumexp(1)
-    found: Values = (own - others).numpy()
-    return found
+    margins: Values = (own - others).numpy()
+    return margins
 
 
 def likelihood_ratios(confidence: Values, shadows: Values, members: Flags) -> Values:
@@ -371,7 +371,7 @@ def canary(
 ) -> Canary:
     """Train `tries` rounds with the canary and as many without. `chance` is real nodes', unless a test has another."""
     rows = _rows(unit, clip)
-    learners = [bare_learner(one, unit=unit, clip=clip, delta=delta, chance=chance, chain=chain) for one in rows]
+    learners = [bare_learner(data, unit=unit, clip=clip, delta=delta, chance=chance, chain=chain) for data in rows]
     with_it, without = (_scores(learner, tries, place * tries) for place, learner in enumerate(learners))
     proven = proof(with_it, without, delta)
     return Canary(
@@ -415,5 +415,5 @@ def most_alike(names: Sequence[str], noises: Sequence[Values]) -> Reuse:
     stacked = np.stack([noise / max(1e-300, float(np.linalg.norm(noise))) for noise in noises])
     products = stacked @ stacked.T
     np.fill_diagonal(products, 0.0)
-    one, other = divmod(int(np.abs(products).argmax()), len(names))
-    return Reuse(pair=(names[one], names[other]), correlation=float(products[one, other]), size=len(noises[0]))
+    row, other = divmod(int(np.abs(products).argmax()), len(names))
+    return Reuse(pair=(names[row], names[other]), correlation=float(products[row, other]), size=len(noises[0]))

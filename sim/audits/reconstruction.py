@@ -74,13 +74,13 @@ def matched(guesses: Values, truths: Values, span: float) -> list[Match]:
     flat = truths.reshape(len(truths), -1).astype(np.float64)
     inside = np.clip(np.nan_to_num(guesses.reshape(len(guesses), -1)), flat.min(), flat.max())
     costs = ((inside[:, None] - flat[None]) ** 2).mean(axis=2)
-    free, found = set(range(len(truths))), dict[int, Match]()
+    free, matches = set(range(len(truths))), dict[int, Match]()
     for place in np.argsort(costs, axis=None).tolist():
         guess, row = divmod(place, len(truths))
-        if guess not in found and row in free:
+        if guess not in matches and row in free:
             free.discard(row)
-            found[guess] = Match(row, psnr_db(inside[guess], flat[row], span))
-    return [found[guess] for guess in sorted(found)]
+            matches[guess] = Match(row, psnr_db(inside[guess], flat[row], span))
+    return [matches[guess] for guess in sorted(matches)]
 
 
 Values = NDArray[np.floating[Any]]
@@ -161,11 +161,11 @@ def labels_of(bias_gradient: Values, rows: int) -> NDArray[np.int64]:
     """Read off the likeliest labels (rows,) of the batch: each row takes about 1/rows from its class's gradient."""
     left = np.array(bias_gradient, dtype=np.float64)
     scale = max(1e-12, -left[left < 0].sum()) / rows
-    found = []
+    labels = []
     for _ in range(rows):
-        found.append(int(left.argmin()))
-        left[found[-1]] += scale
-    return np.sort(np.array(found, dtype=np.int64))
+        labels.append(int(left.argmin()))
+        left[labels[-1]] += scale
+    return np.sort(np.array(labels, dtype=np.int64))
 
 
 def invert(
@@ -189,10 +189,10 @@ def invert(
     Inputs lie within `bounds`. `loss` maps outputs and targets to the mean over rows; the module must be differentiable
     twice almost everywhere.
     """
-    wanted, how = torch.from_numpy(np.array(gradient, np.float32)), settings or InversionSettings()
+    target, how = torch.from_numpy(np.array(gradient, np.float32)), settings or InversionSettings()
     given = {place.name: _part(start, place) for place in places}
     trained = [place for place in places if place.trained]
-    observed = [wanted[place.part].view(place.shape) for place in trained]
+    observed = [target[place.part].view(place.shape) for place in trained]
     targets = torch.as_tensor(labels).long()
     module.eval()
 
@@ -256,7 +256,7 @@ def _change(
 def cosine_distance(some: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
     """Return 1 - cos of the angle between two gradients, given tensor by tensor."""
     product = torch.stack([(a * b).sum() for a, b in zip(some, others, strict=True)]).sum()
-    squares = [torch.stack([(a * a).sum() for a in one]).sum() for one in (some, others)]
+    squares = [torch.stack([(a * a).sum() for a in tensors]).sum() for tensors in (some, others)]
     return 1 - product / (squares[0] * squares[1]).sqrt().clamp_min(1e-30)
 
 
@@ -326,11 +326,13 @@ class Rebuilt:
     @property
     def psnr_db(self) -> float | None:
         """The median PSNR over the guesses."""
-        return median(one.match.psnr_db for one in self.guesses) if self.guesses else None
+        return median(guess.match.psnr_db for guess in self.guesses) if self.guesses else None
 
     def share(self, least_db: float) -> float | None:
         """Return the share of guesses that are at least this close."""
-        return sum(one.match.psnr_db >= least_db for one in self.guesses) / len(self.guesses) if self.guesses else None
+        return (
+            sum(guess.match.psnr_db >= least_db for guess in self.guesses) / len(self.guesses) if self.guesses else None
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,12 +351,12 @@ class Rebuilder:
         layer = first_layer(self.learner.model.module, self.learner.model.flat.places)
         if isinstance(layer, str):
             return Rebuilt(missing=layer)
-        found = list[Guess]()
+        guesses = list[Guess]()
         for seen in observed.rounds()[:rounds]:
             rebuilt = rank_one(self._gradient(seen), layer)
             if rebuilt is not None:
-                found.append(Guess(seen.number, best_match(rebuilt.inputs, self._inputs, self._span)))
-        return Rebuilt(tuple(found), "" if found else "no round was seen")
+                guesses.append(Guess(seen.number, best_match(rebuilt.inputs, self._inputs, self._span)))
+        return Rebuilt(tuple(guesses), "" if guesses else "no round was seen")
 
     def by_inversion(self, observed: Observation, rounds: int, *, rows: int = 1, steps: int = 1) -> Rebuilt:
         """Rebuild rows by inversion, from rounds of `steps` steps on `rows` rows each.
@@ -365,7 +367,7 @@ class Rebuilder:
         if reason:
             return Rebuilt(missing=reason)
         unrolled, guessed = (steps, rows * steps) if rows * steps <= MOST_ROWS else (1, min(rows * steps, MOST_ROWS))
-        found = list[Guess]()
+        guesses = list[Guess]()
         for seen in observed.rounds()[:rounds]:
             gradient = self._gradient(seen, steps)
             bias = last_bias(self.learner.model.module, self.learner.model.flat.places)
@@ -384,8 +386,8 @@ class Rebuilder:
                 settings=replace(self.settings, seed=self.settings.seed + seen.number),
             )
             matches = matched(inverted.inputs, self._inputs, self._span)
-            found += [Guess(seen.number, match) for match in matches]
-        return Rebuilt(tuple(found), "" if found else "no round was seen")
+            guesses += [Guess(seen.number, match) for match in matches]
+        return Rebuilt(tuple(guesses), "" if guesses else "no round was seen")
 
     @property
     def why_not(self) -> str:
@@ -411,8 +413,8 @@ class Rebuilder:
     @property
     def _inputs(self) -> Values:
         inputs, _ = self.learner.train_set.rows(torch.arange(len(self.learner.train_set)))
-        found: Values = inputs.numpy()
-        return found
+        flat: Values = inputs.numpy()
+        return flat
 
     @property
     def _span(self) -> float:

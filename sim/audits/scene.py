@@ -140,20 +140,20 @@ def scene_of(file: Path, *, node: str | None = None) -> Scene:
         raise UserError(
             text, file=federation.path, key="gossip.compressor", value=federation.gossip.compressor, allowed=allowed
         )
-    task, found, missing = _read_all(federation)
-    if not found or (node is not None and names.index(node) not in found):
+    task, held, missing = _read_all(federation)
+    if not held or (node is not None and names.index(node) not in held):
         who = "any node" if node is None else node
         said = "; ".join(f"{name}: {error.key or error}" for name, error in list(missing.items())[:3])
         text = f"the data of {who} are not on this machine, and an audit makes none up ({said})"
         allowed = "on a machine with a node's folder and its data, beside the federation file"
         raise UserError(text, file=federation.path, key="data", allowed=allowed)
-    victim = names.index(node) if node is not None else _first(federation, found)
-    return _scene_around(federation, task, found, victim)
+    victim = names.index(node) if node is not None else _first(federation, held)
+    return _scene_around(federation, task, held, victim)
 
 
 def _read_all(federation: FederationConfig) -> tuple[Task, dict[int, DataSets], dict[str, UserError]]:
     """Read the task, the data sets on this machine by member, and the reasons why others are missing."""
-    found, missing = dict[int, DataSets](), dict[str, UserError]()
+    held, missing = dict[int, DataSets](), dict[str, UserError]()
     task: Any = None
     for member in federation.members:
         node = load_node(node_file(federation, member.name), federation, member.name)
@@ -174,13 +174,13 @@ def _read_all(federation: FederationConfig) -> tuple[Task, dict[int, DataSets], 
         )
         try:
             train, test = read_samples(task, context)
-            found[member.index] = DataSets(train=train, test=test)
+            held[member.index] = DataSets(train=train, test=test)
         except UserError as error:
             if folder.is_dir() and not (error.key or "").startswith("data"):
                 error.file = error.file or str(federation.path)
                 raise
             missing[member.name] = error
-    return task, found, missing
+    return task, held, missing
 
 
 def _first(federation: FederationConfig, data: dict[int, DataSets]) -> int:
@@ -188,13 +188,13 @@ def _first(federation: FederationConfig, data: dict[int, DataSets]) -> int:
     return max(sorted(data), key=lambda index: sum(peer in data for peer in federation.neighbors(index)))
 
 
-def _scene_around(federation: FederationConfig, task: Task, found: dict[int, DataSets], victim: int) -> Scene:
+def _scene_around(federation: FederationConfig, task: Task, held: dict[int, DataSets], victim: int) -> Scene:
     notes = []
-    near = [peer for peer in federation.neighbors(victim) if peer in found]
-    far = [index for index in sorted(found) if index not in (victim, *near)]
+    near = [peer for peer in federation.neighbors(victim) if peer in held]
+    far = [index for index in sorted(held) if index not in (victim, *near)]
     chosen = [victim, *(near or far)[: MOST_NODES - 1]]
     names = [federation.members[index].name for index in chosen]
-    data = [found[index] for index in chosen]
+    data = [held[index] for index in chosen]
     if len(chosen) == 1:
         data = _halves(data[0], federation.seed)
         names = [names[0], OTHERS if names[0] != OTHERS else OTHERS + "-2"]
@@ -272,7 +272,7 @@ def _in_memory(task: Task, data: Sequence[DataSets]) -> Task:
 
     def pairs(context: NodeContext) -> tuple[Any, Any]:
         both = data[context.node].train, data[context.node].test
-        return tuple(None if one is None else one.rows(torch.arange(len(one))) for one in both)  # type: ignore[return-value]
+        return tuple(None if samples is None else samples.rows(torch.arange(len(samples))) for samples in both)  # type: ignore[return-value]
 
     return replace(task, data=pairs)
 
@@ -342,29 +342,29 @@ class Observation:
 
 
 def _by_content(observed: Observation) -> list[RoundSeen]:
-    found, start, left = list[RoundSeen](), observed.initial, observed.initial
+    rounds, start, left = list[RoundSeen](), observed.initial, observed.initial
     known, before, served = [observed.initial], list[Vector](), set[int]()
     flows, now = dict[int, Vector](), dict[int, Vector]()
-    everybody = {one.peer for one in observed.sightings}
-    for one in observed.sightings:
-        near = ROUNDING * float(np.linalg.norm(one.replica))
-        if not any(np.linalg.norm(one.replica - model) <= near for model in known + before):
-            change = one.replica - left
-            found.append(RoundSeen(number=len(found), start=start, change=change, flows=_sum(flows), versions=1))
-            start = left = one.replica
-            known, before, served, flows = [one.replica], known, set(), dict(now)
-        left = left + one.move
-        known = (known + [model + one.move for model in known])[-MOST_MODELS:]
-        if one.flow is not None:
-            now[one.peer] = one.flow
+    everybody = {sight.peer for sight in observed.sightings}
+    for sight in observed.sightings:
+        near = ROUNDING * float(np.linalg.norm(sight.replica))
+        if not any(np.linalg.norm(sight.replica - model) <= near for model in known + before):
+            change = sight.replica - left
+            rounds.append(RoundSeen(number=len(rounds), start=start, change=change, flows=_sum(flows), versions=1))
+            start = left = sight.replica
+            known, before, served, flows = [sight.replica], known, set(), dict(now)
+        left = left + sight.move
+        known = (known + [model + sight.move for model in known])[-MOST_MODELS:]
+        if sight.flow is not None:
+            now[sight.peer] = sight.flow
         if served != everybody:
-            served.add(one.peer)
-            start, flows = start + one.move, dict(now)
-    return found
+            served.add(sight.peer)
+            start, flows = start + sight.move, dict(now)
+    return rounds
 
 
 def _by_version(observed: Observation) -> list[RoundSeen]:
-    flows, found, most = dict[int, Vector](), list[RoundSeen](), np.linalg.norm(observed.initial)
+    flows, rounds, most = dict[int, Vector](), list[RoundSeen](), np.linalg.norm(observed.initial)
     version, start, left, total = 0, observed.initial, observed.initial, None
     ordered, everybody = sorted(observed.sightings, key=attrgetter("version")), {s.peer for s in observed.sightings}
     for number, group in groupby(ordered, key=attrgetter("version")):
@@ -372,15 +372,15 @@ def _by_version(observed: Observation) -> list[RoundSeen]:
         shown = first[0].replica
         change = shown - left
         if number > version and np.linalg.norm(change) > ROUNDING * most:
-            place, apart = len(found), number - version
-            found.append(RoundSeen(number=place, start=start, change=change, flows=total, versions=apart))
-        flows |= {one.peer: one.flow for one in first if one.flow is not None}
+            place, apart = len(rounds), number - version
+            rounds.append(RoundSeen(number=place, start=start, change=change, flows=total, versions=apart))
+        flows |= {sight.peer: sight.flow for sight in first if sight.flow is not None}
         total = _sum(flows)
-        flows |= {one.peer: one.flow for one in later if one.flow is not None}
-        version, start = number, shown + sum((one.move for one in first), np.zeros_like(shown))
-        left = start + sum((one.move for one in later), np.zeros_like(shown))
+        flows |= {sight.peer: sight.flow for sight in later if sight.flow is not None}
+        version, start = number, shown + sum((sight.move for sight in first), np.zeros_like(shown))
+        left = start + sum((sight.move for sight in later), np.zeros_like(shown))
         most = np.linalg.norm(shown)
-    return found
+    return rounds
 
 
 def _sum(vectors: Mapping[int, Vector]) -> Vector | None:
@@ -391,8 +391,8 @@ def _sum(vectors: Mapping[int, Vector]) -> Vector | None:
 def _split(seen: list[Sighting], everybody: set[int]) -> tuple[list[Sighting], list[Sighting]]:
     """Split the exchanges of one version: those up to the point at which every neighbor has had one, and the rest."""
     served = set[int]()
-    for place, one in enumerate(seen):
-        served.add(one.peer)
+    for place, sight in enumerate(seen):
+        served.add(sight.peer)
         if served == everybody:
             return seen[: place + 1], seen[place + 1 :]
     return seen, []

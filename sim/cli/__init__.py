@@ -148,7 +148,9 @@ One seed each: repeat with another --seed before you trust a small difference.
 """
 
 
-@click.command("compare", epilog=COMPARE_EPILOG, params=[one for one in run_command.params if one.name in SHARED])
+@click.command(
+    "compare", epilog=COMPARE_EPILOG, params=[option for option in run_command.params if option.name in SHARED]
+)
 @click.argument("graphs", metavar="GRAPH...", nargs=-1, required=True)
 @click.option("-n", "--nodes", type=click.IntRange(2), default=COMPARED, show_default=True, help="Number of nodes.")
 @click.option(
@@ -209,8 +211,8 @@ class SimCommands(Named):
         return COMMANDS
 
     def find(self, name: str) -> Any:
-        found = {"run": run_command, "sweep": sweep_command, "compare": compare_command, "plot": plot_command}
-        return found[name]
+        commands = {"run": run_command, "sweep": sweep_command, "compare": compare_command, "plot": plot_command}
+        return commands[name]
 
 
 @click.group(cls=SimCommands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})

@@ -15,7 +15,7 @@ from p2pfl.console.output import Form, cell, format_option, write_json, write_ro
 from p2pfl.errors import UserError
 
 if TYPE_CHECKING:
-    from sim.audits.audit import AuditFound
+    from sim.audits.audit import AuditFindings
     from sim.audits.sums import Look, SumsAudit
 
 EPILOG = """\b
@@ -201,7 +201,7 @@ def _deliver(
     return 1 if outcome["mistakes"] else 0
 
 
-def _rows(findings: AuditFound) -> list[dict[str, Any]]:
+def _rows(findings: AuditFindings) -> list[dict[str, Any]]:
     rows: list[dict[str, str | None]] = []
     for row in findings.rows:
         said: dict[str, str | None] = {name: _cell_text(value, row.unit) for name, value in row.values.items()}

@@ -81,18 +81,18 @@ def plan(*, within: float, out: Path, quiet: bool, form: Form, **wished: Any) ->
     check_place(out)
     try:
         with ended_by_signals(), _view(within, quiet=quiet) as tell:
-            found = make_plan(PlanWishes(**wished), out, within_s=within, jobs=cores(), tell=tell)
+            ranked = make_plan(PlanWishes(**wished), out, within_s=within, jobs=cores(), tell=tell)
     except KeyboardInterrupt:
         click.echo("stopped before any run had ended; the same command begins again", err=True)
         return STOPPED
     with undisturbed():
-        winner = write_plan(found, out)
+        winner = write_plan(ranked, out)
     if form == "json":
-        write_json(evidence(found))
+        write_json(evidence(ranked))
     else:
-        write_rows([_row(one) for one in found.ranking], "table")
-    _advise(found, winner)
-    return STOPPED if found.interrupted else REFUSED if found.refused else 0
+        write_rows([_row(standing) for standing in ranked.ranking], "table")
+    _advise(ranked, winner)
+    return STOPPED if ranked.interrupted else REFUSED if ranked.refused else 0
 
 
 def _view(within_s: float, *, quiet: bool) -> Any:
@@ -115,24 +115,24 @@ def _view(within_s: float, *, quiet: bool) -> Any:
     return PlanView(quiet=quiet)
 
 
-def _row(one: SystemStanding) -> dict[str, Any]:
+def _row(standing: SystemStanding) -> dict[str, Any]:
     from sim.progress import duration  # noqa: PLC0415 - `--help` stays instant
 
-    system = one.system
+    system = standing.system
     low, high = system.guaranteed
     row: dict[str, Any] = {
         "degree": system.graph.degree,
         "rule": system.rule.partition(":")[0],
         "compressor": system.compressor,
         "method": system.method.partition(":")[0],
-        "worst": _figure(one.honest_worst),
-        "mean": _figure(one.honest_mean),
+        "worst": _figure(standing.honest_worst),
+        "mean": _figure(standing.honest_mean),
     }
-    if one.lied_to is not None:
-        row |= {"attacked": _figure(one.worst), "liars": str(low) if low == high else f"{low} to {high}"}
+    if standing.lied_to is not None:
+        row |= {"attacked": _figure(standing.worst), "liars": str(low) if low == high else f"{low} to {high}"}
     return row | {
-        "bytes/day": size(one.bytes_per_day),
-        "time": duration(one.time_s),
+        "bytes/day": size(standing.bytes_per_day),
+        "time": duration(standing.time_s),
     }
 
 
@@ -140,38 +140,40 @@ def _figure(value: float) -> str:
     return "diverged" if abs(value) > DIVERGED else f"{value:.3f}"
 
 
-def _advise(found: SystemPlan, winner: Path) -> None:
+def _advise(ranked: SystemPlan, winner: Path) -> None:
     from sim.plans.search import HONEST  # noqa: PLC0415 - as above
     from sim.plans.winner import command_of  # noqa: PLC0415 - as above
     from topologies.plots import counted  # noqa: PLC0415 - as above
 
-    label, best = found.measure.label, found.winner
+    label, best = ranked.measure.label, ranked.winner
     attacks = f", {counted(best.attacks, 'attack')}" if best.attacks else ""
     order = "best first, of equals in two digits the one that sends less"
-    rough = ", by arrays where they can" if any(one.arrays for one in found.ranking) else ", exact"
+    rough = ", by arrays where they can" if any(standing.arrays for standing in ranked.ranking) else ", exact"
     click.echo(f"each line: {counted(best.seeds, 'seed')}{attacks}{rough}; {order}", err=True)
-    click.echo(f"worst, mean: {label} of the honest nodes if nobody lies" + LEGEND * bool(found.wishes.liars), err=True)
-    for text in found.refused:
+    click.echo(
+        f"worst, mean: {label} of the honest nodes if nobody lies" + LEGEND * bool(ranked.wishes.liars), err=True
+    )
+    for text in ranked.refused:
         click.echo(f"cannot be had: {text}", err=True)
-    if found.interrupted:
+    if ranked.interrupted:
         click.echo("stopped: this is the best so far; the same command goes on", err=True)
-    elif found.hurried:
-        text = f"time was short: {found.tried} of {found.of} systems had a look; a longer --within shows more"
+    elif ranked.hurried:
+        text = f"time was short: {ranked.tried} of {ranked.of} systems had a look; a longer --within shows more"
         click.echo(text, err=True)
-    if found.failures:
-        failed = counted(len(found.failures), "run")
-        click.echo(f"{failed} failed, and its system is left out: {found.failures[0]}", err=True)
-    arrays = f", of which {found.by_arrays:,} by arrays" if found.by_arrays else ", all exact"
-    done = f"{counted(found.runs, 'run')} of {counted(found.tried, 'system')}{arrays}"
+    if ranked.failures:
+        failed = counted(len(ranked.failures), "run")
+        click.echo(f"{failed} failed, and its system is left out: {ranked.failures[0]}", err=True)
+    arrays = f", of which {ranked.by_arrays:,} by arrays" if ranked.by_arrays else ", all exact"
+    done = f"{counted(ranked.runs, 'run')} of {counted(ranked.tried, 'system')}{arrays}"
     click.echo(f"{done}. Every figure: {winner.parent / 'plan.json'}", err=True)
     attack = HONEST if best.lied_to is None else best.lied_to[0]
-    click.echo(f"repeat the first line: {command_of(found, best, attack, found.wishes.seed)}", err=True)
-    if found.wishes.base is None:
+    click.echo(f"repeat the first line: {command_of(ranked, best, attack, ranked.wishes.seed)}", err=True)
+    if ranked.wishes.base is None:
         click.echo(f"run it: p2pfl launch {winner}", err=True)
     else:
         text = f"write what {winner}/changes.toml says into every node's federation.toml, and copy graph.json beside it"
         click.echo(f"use it: {text}", err=True)
-        if found.wishes.base.admin:
-            rounds = "" if found.wishes.rounds is None else f" --rounds {found.wishes.rounds}"
+        if ranked.wishes.base.admin:
+            rounds = "" if ranked.wishes.rounds is None else f" --rounds {ranked.wishes.rounds}"
             text = f"then, as the admin decides the graph: p2pfl member set FOLDER --topology graph.json{rounds}"
             click.echo(text, err=True)

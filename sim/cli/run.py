@@ -68,13 +68,13 @@ def run(
     try:
         federation, world = _build(asked | {"arrays": arrays, "clock": clock})
         with _named_as_asked(asked):
-            found = _simulate(federation, world, how, data="federation" in asked, quiet=quiet)
+            outcome = _simulate(federation, world, how, data="federation" in asked, quiet=quiet)
     except KeyboardInterrupt:
         click.echo("stopped; nothing was written", err=True)
         return STOPPED
     if report is not None:
-        write_report(found, report)
-    click.echo(found.to_json()) if form == "json" else show(found)
+        write_report(outcome, report)
+    click.echo(outcome.to_json()) if form == "json" else show(outcome)
     if report is not None:
         click.echo(f"report: {report}", err=True)
     return 0

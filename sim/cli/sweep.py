@@ -48,21 +48,21 @@ def sweep(
         runner = partial(run_by_dask, scheduler=scheduler)
     with SweepView(quiet=quiet) as view:
         described, out = load_sweep(file), out or default_folder(file)
-        found = run_sweep(described, out, runner=runner, on_change=view.update)
-    _show(found, form)
-    return _exit_code(found)
+        results = run_sweep(described, out, runner=runner, on_change=view.update)
+    _show(results, form)
+    return _exit_code(results)
 
 
 def _show(sweep: Sweep, form: Form) -> None:
-    found: dict[str, Any] = sweep.results
+    results: dict[str, Any] = sweep.results
     match form:
         case "json":
-            write_json(found)
+            write_json(results)
         case "csv":
-            write_rows(flat_rows(found), "csv")
+            write_rows(flat_rows(results), "csv")
         case "table":
-            write_rows(readable_rows(found), "table")
-    for line in complaints(found):
+            write_rows(readable_rows(results), "table")
+    for line in complaints(results):
         click.echo(line, err=True)
 
 
@@ -111,8 +111,8 @@ def _reports(graphs: tuple[str, ...], asked: dict[str, Any], *, quiet: bool) -> 
         for row in sweep.results["rows"]:
             if row["failed"]:
                 raise UserError(f"{row['values']['topology']}: {row['failed'][0]['reason']}", key="GRAPH")
-        found = [Folder(Path(place)).report(row["keys"][0]) for row in sweep.results["rows"]]
-        return [Report.from_json(one) for one in found if one is not None]
+        reports = [Folder(Path(place)).report(row["keys"][0]) for row in sweep.results["rows"]]
+        return [Report.from_json(content) for content in reports if content is not None]
 
 
 def _row(graph: str, report: Report) -> dict[str, Any]:
@@ -167,10 +167,10 @@ def plot(*, reports: tuple[Path, ...], output: Path | None, x: X | None) -> None
 def _sweep(content: bytes) -> dict[str, Any] | None:
     """Read the results of a sweep; None if this is something else."""
     try:
-        found = msgspec.json.decode(content, type=Results)
+        results = msgspec.json.decode(content, type=Results)
     except UNREADABLE:
         return None
-    plain: dict[str, Any] = msgspec.to_builtins(found)
+    plain: dict[str, Any] = msgspec.to_builtins(results)
     return plain
 
 
@@ -184,7 +184,7 @@ def _draw_sweep(sweeps: Sequence[dict[str, Any] | None], files: Sequence[Path], 
 
 def _draw_runs(contents: Sequence[bytes], files: Sequence[Path], target: Path, x: X | None) -> None:
     """Draw runs over time, or `x`; over rounds if real runs are mixed with simulated ones, whose seconds differ."""
-    runs = [_run(*one) for one in zip(contents, files, strict=True)]
+    runs = [_run(*pair) for pair in zip(contents, files, strict=True)]
     one_clock = len({run.simulated for run in runs}) == 1
     draw_runs(runs, target, x or ("time" if one_clock else "rounds"), _labels(files))
 

@@ -94,26 +94,26 @@ class BatchedLearners(Learners):
         return self._done.pop(node) if node in self._done else super().end(node)
 
     def train(self, work: Sequence[Begun]) -> list[LocalRound]:
-        found, alone = self._grouped(work), self.learners
-        return [found[row] if row in found else alone[one[0]].train(*one[1:]) for row, one in enumerate(work)]
+        grouped, alone = self._grouped(work), self.learners
+        return [grouped[row] if row in grouped else alone[begun[0]].train(*begun[1:]) for row, begun in enumerate(work)]
 
     def _grouped(self, work: Sequence[Begun]) -> dict[int, LocalRound]:
         """Train those that form a group, unless it fails: which round is to blame is not known."""
-        found: dict[int, LocalRound] = {}
-        keys = {row: self._models.key(*one) for row, one in enumerate(work) if self._trained[one[0]]}
+        rounds: dict[int, LocalRound] = {}
+        keys = {row: self._models.key(*begun) for row, begun in enumerate(work) if self._trained[begun[0]]}
         for key, rows in groupby(sorted(keys, key=keys.__getitem__), keys.__getitem__):
             for part in self._models.parts(list(rows), max(self._models.sizes[key[0]])):
                 if len(part) >= FEWEST:
                     with suppress(*FAILURES):
-                        found |= zip(part, self._models.train([work[row] for row in part]), strict=True)
-        return found
+                        rounds |= zip(part, self._models.train([work[row] for row in part]), strict=True)
+        return rounds
 
     def evaluate(self, models: NDArray[Any], part: str, nodes: Integers) -> list[Score | None]:
-        found: dict[int, Score | None] = {}
+        scores: dict[int, Score | None] = {}
         if part == "test" and self._scored[nodes].any():
             rows = np.flatnonzero(self._scored[nodes])
-            found |= zip(rows.tolist(), self._models.evaluate(models[rows], part, nodes[rows], FEWEST), strict=True)
-        return [found.get(row) or self.learners[node].evaluate(models[row], part) for row, node in enumerate(nodes)]
+            scores |= zip(rows.tolist(), self._models.evaluate(models[rows], part, nodes[rows], FEWEST), strict=True)
+        return [scores.get(row) or self.learners[node].evaluate(models[row], part) for row, node in enumerate(nodes)]
 
 
 class ManyModels:
@@ -126,7 +126,7 @@ class ManyModels:
         counts, of = np.unique(pool.counts, return_inverse=True)
         sizes = [tuple(batch_sizes(self.training, count)) for count in counts.tolist()]
         self.sizes = sorted(set(sizes))
-        self.kinds: Integers = np.array([self.sizes.index(one) for one in sizes], dtype=np.int64)[of]
+        self.kinds: Integers = np.array([self.sizes.index(each) for each in sizes], dtype=np.int64)[of]
         self._module, self._loss = learner.model.module, loss_of(self.task)
         self._gradients = vmap(grad(self._loss_of_one, has_aux=True))
         self._outputs = vmap(partial(functional_call, self._module))
@@ -159,13 +159,13 @@ class ManyModels:
         with the vectors `given` (c, d) to it. Returns the mean losses (c,).
         """
         tensors = self._tensors(models)
-        parts = {} if given is None else {of: self._tensors(one) for of, one in {"anchor": models, **given}.items()}
+        parts = {} if given is None else {of: self._tensors(rows) for of, rows in {"anchor": models, **given}.items()}
         trained = {place.name: tensors.pop(place.name) for place in self.places if place.trained}
         step = make_optimizer(list(trained.values()), self.training, self.task.name).begin(rate)  # type: ignore[arg-type]
         losses = []
         self._module.train()
         for batch in batches:
-            inputs, targets = (one.to(models.device) for one in batch)
+            inputs, targets = (each.to(models.device) for each in batch)
             gradients, outputs = self._gradients(trained, tensors, inputs, targets)
             for name, tensor in trained.items():
                 own = {of: part[name] for of, part in parts.items()}
@@ -182,18 +182,18 @@ class ManyModels:
         """Score `models` (b, d), each with all rows of its node's set at once; None where there is none, or for fewer
         nodes of one kind than `fewest`.
         """
-        found: list[Score | None] = [None] * len(nodes)
+        scores: list[Score | None] = [None] * len(nodes)
         sets, kinds = self.nodes.test_of[nodes] if part == "test" else self.pool.counts[nodes], self.kinds[nodes]
         self._module.eval()
-        for number, kind in sorted({one for one in zip(sets.tolist(), kinds.tolist(), strict=True) if one[0] >= 0}):
+        for number, kind in sorted({both for both in zip(sets.tolist(), kinds.tolist(), strict=True) if both[0] >= 0}):
             count = len(self.nodes.tests[number]) if part == "test" else number
             alike = np.flatnonzero((sets == number) & (kinds == kind))
             for rows in self.parts(alike, count) if len(alike) >= fewest else ():
                 inputs, targets = self.nodes.data_of(self.pool, part, nodes[rows])
                 outputs = self._outputs(self._tensors(torch.from_numpy(models[rows].astype(np.float32))), inputs)
                 for row, *pair in zip(rows, outputs, targets, strict=True):
-                    found[row] = score_of([(*pair, count)], count, self.task)
-        return found
+                    scores[row] = score_of([(*pair, count)], count, self.task)
+        return scores
 
     def _loss_of_one(self, trained: Any, fixed: Any, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         outputs = functional_call(self._module, trained | fixed, inputs)
@@ -201,7 +201,10 @@ class ManyModels:
 
     def _tensors(self, models: Tensor) -> dict[str, Tensor]:
         """Return new tensors (c, shape) by name."""
-        parts = {one.name: models[:, one.part].reshape(len(models), *one.shape).to(one.dtype) for one in self.places}
+        parts = {
+            place.name: models[:, place.part].reshape(len(models), *place.shape).to(place.dtype)
+            for place in self.places
+        }
         return {name: part.clone(memory_format=torch.contiguous_format) for name, part in parts.items()}
 
 
@@ -215,7 +218,7 @@ def same_bits(models: ManyModels, learners: Sequence[Learner], nodes: Integers) 
         method = own if by_method and overrides(own, "gradient") else None
         given = own.given if method else ()
         noise = spread * rng.standard_normal((size, 1 + len(given), len(initial)), dtype=np.float32)
-        starts = [RoundStart(initial + one[0], dict(zip(given, one[1:], strict=True)), method) for one in noise]
+        starts = [RoundStart(initial + draw[0], dict(zip(given, draw[1:], strict=True)), method) for draw in noise]
         chosen = rng.choice(nodes, size)
         rounds = models.train([(node, start, 0) for node, start in zip(chosen.tolist(), starts, strict=True)])
         after = np.stack([local.vector for local in rounds])

@@ -176,7 +176,7 @@ class Learners:
         self.size, self.personal = learners[0].size, learners[0].personal
         self.exchanged_size = self.size * len(method.channels)
         self.nodes = learners if isinstance(learners, TorchNodes) else None
-        self.samples: list[int] = [one.samples for one in learners] if self.nodes is None else self.nodes.counts
+        self.samples: list[int] = [learner.samples for learner in learners] if self.nodes is None else self.nodes.counts
         self._begun: dict[int, Begun] = {}
 
     def initial(self) -> Vector:
@@ -243,14 +243,14 @@ def load_learners(
     )
     try:
         if isinstance(task, Task):
-            found: Sequence[Learner] = _torch_nodes(task, contexts, training, share, protection)
+            learners: Sequence[Learner] = _torch_nodes(task, contexts, training, share, protection)
         else:
-            found = [learner_for(task, context, training, share, protection=protection) for context in contexts]
+            learners = [learner_for(task, context, training, share, protection=protection) for context in contexts]
     except UserError as error:
         if error.file is None:
             error.file = str(federation.path)
         raise
-    return found if poison is None else poisoned(found, poison, liars)
+    return learners if poison is None else poisoned(learners, poison, liars)
 
 
 def refuse_sums(federation: FederationConfig, text: str, instead: str = "") -> None:
@@ -277,7 +277,7 @@ def _torch_nodes(
         sets.append(train_set)
         numbers.append(tests.add(test_set))
     if protection is not None:
-        for count in sorted({len(one) for one in sets}):
+        for count in sorted({len(rows) for rows in sets}):
             protection.plan_for(count)
     prototype = TorchLearner(task, contexts[0], training, share, protection=protection)
     nodes = TorchNodes(prototype, contexts, sets).with_tests(tests, numbers)

@@ -55,10 +55,10 @@ def fedavg(
     nodes = range(len(learners.learners))
     links = None if compressor is None else _Squeezed(compressor, model, len(nodes), federation.seed)
     message_bytes = model.nbytes if compressor is None else compressor.size_bytes(learners.size)
-    wanted, history = set(moments(taken)), list[ReferencePoint]()
+    when, history = set(moments(taken)), list[ReferencePoint]()
     for index in range(taken):
         model, loss = _round(learners, links, model, index, index * round_s)
-        if index + 1 in wanted:
+        if index + 1 in when:
             point = reference_point(learners.score_everywhere(model, nodes), loss)
             point.rounds, point.bytes_sent = index + 1, (index + 1) * 2 * len(nodes) * message_bytes
             history.append(point)
@@ -69,13 +69,13 @@ def alone(learners: Learners, rounds: int, round_s: float = 0.0) -> list[ModelSc
     """Score each node's model on its test set after so many rounds on its own data, `round_s` each."""
     if learners.personal:
         return [measures.alone(learner, rounds, round_s) for learner in learners.learners]
-    found, initial = list[ModelScore | None](), np.asarray(learners.initial(), dtype=np.float32)
+    scores, initial = list[ModelScore | None](), np.asarray(learners.initial(), dtype=np.float32)
     for nodes in _blocks(learners):
         rows = np.repeat(initial[None], len(nodes), axis=0)
         for index in range(rounds):
             rows, _ = _trained(learners, nodes, rows, index, index * round_s)
-        found += [model_score(score) for score in learners.evaluate(rows, "test", nodes)]
-    return found
+        scores += [model_score(score) for score in learners.evaluate(rows, "test", nodes)]
+    return scores
 
 
 def _round(
@@ -109,8 +109,8 @@ def _trained(
     """
     starts = [RoundStart(model, elapsed_s=elapsed_s) for model in models]
     rounds = learners.train([(node, start, index) for node, start in zip(nodes.tolist(), starts, strict=True)])
-    trained = np.stack([one.vector for one in rounds]).astype(np.float32, copy=False)
-    return trained, np.array([one.loss for one in rounds])
+    trained = np.stack([local.vector for local in rounds]).astype(np.float32, copy=False)
+    return trained, np.array([local.loss for local in rounds])
 
 
 class _Squeezed:
@@ -133,8 +133,8 @@ class _Squeezed:
         """Move the hub's model by `change` (d,) and return the nodes' updated copy of it (d,), previously `known`."""
         self.model += change
         arrived = self._sent((self.model - known).astype(np.float32)[None])[0]
-        told: NDArray[np.float32] = known + arrived
-        return told
+        shown: NDArray[np.float32] = known + arrived
+        return shown
 
     def _sent(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         chances = self.chance.integers(2**63, size=len(rows)).tolist() if self.compressor.random else None

@@ -151,7 +151,7 @@ class Rounds:
         total = models.new_zeros(len(models))
         gradient = torch.empty_like(models)
         for batch in batches:
-            inputs, targets = (one.to(models.device) for one in batch)
+            inputs, targets = (tensor.to(models.device) for tensor in batch)
             total += _gradient(self.layers, models, inputs.flatten(2), targets, gradient)
             step = self.method.gradient(gradient, models, vectors) if own else gradient
             models.sub_(step, alpha=rate)

@@ -73,13 +73,13 @@ def evidence(plan: SystemPlan) -> dict[str, Any]:
         **{name: getattr(plan, name) for name in ("interrupted", "hurried", "runs", "by_arrays")},
         "systems": {"tried": plan.tried, "of": plan.of},
         "failures": list(plan.failures),
-        "ranking": [_row(plan, one) for one in plan.ranking],
+        "ranking": [_row(plan, standing) for standing in plan.ranking],
     }
 
 
-def command_of(plan: SystemPlan, found: SystemStanding, attack: str, seed: int) -> str:
+def command_of(plan: SystemPlan, standing: SystemStanding, attack: str, seed: int) -> str:
     """Return the command that repeats one trial."""
-    wishes, system = plan.wishes, found.system
+    wishes, system = plan.wishes, standing.system
     words: list[str] = ["p2pfl", "sim", "run"]
     if wishes.base is not None:
         words.append(str(wishes.base.path))
@@ -90,25 +90,27 @@ def command_of(plan: SystemPlan, found: SystemStanding, attack: str, seed: int) 
     for name, value in (("rounds", wishes.full), ("partition", wishes.partition), ("world", wishes.world)):
         if value is not None:
             words += [f"--{name}", str(value)]
-    words += ["--arrays"] * found.arrays
+    words += ["--arrays"] * standing.arrays
     if attack != HONEST:
         words += ["--byzantine", str(wishes.liars), "--attack", attack]
     return shlex.join(words)
 
 
-def _row(plan: SystemPlan, found: SystemStanding) -> dict[str, Any]:
-    system = found.system
-    attack = None if found.lied_to is None else found.lied_to[0]
+def _row(plan: SystemPlan, standing: SystemStanding) -> dict[str, Any]:
+    system = standing.system
+    attack = None if standing.lied_to is None else standing.lied_to[0]
     seed = plan.wishes.seed
     return {
         "graph": system.graph.topology.spec,
         "file": str(system.graph.file),
         "degree": system.graph.degree,
         **{name: getattr(system, name) for name in ("rule", "compressor", "method")},
-        **{name: getattr(found, name) for name in ("worst", "honest_worst", "honest_mean", "bytes_per_day")},
+        **{name: getattr(standing, name) for name in ("worst", "honest_worst", "honest_mean", "bytes_per_day")},
         "worst_attack": attack,
-        "virtual_time_s": found.time_s,
+        "virtual_time_s": standing.time_s,
         "liars_guaranteed": list(system.guaranteed),
-        **{name: getattr(found, name) for name in ("seeds", "attacks", "arrays")},
-        "commands": [command_of(plan, found, one, seed) for one in dict.fromkeys((HONEST, attack or HONEST))],
+        **{name: getattr(standing, name) for name in ("seeds", "attacks", "arrays")},
+        "commands": [
+            command_of(plan, standing, condition, seed) for condition in dict.fromkeys((HONEST, attack or HONEST))
+        ],
     }

@@ -46,7 +46,7 @@ def across(axes: Mapping[str, Sequence[Any]], rows: Sequence[Row]) -> tuple[str 
 
 def draw_sweep(results: Mapping[str, Any], path: Path) -> None:
     """Draw `results.json` as .png, .svg or .pdf. Raises UserError if there is nothing to draw, or too much for one."""
-    known = {name for row in results["rows"] for name, found in row["metrics"].items() if found}
+    known = {name for row in results["rows"] for name, metric in row["metrics"].items() if metric}
     own = sorted(name for name in known if name.endswith("_worst") and name not in HEIGHTS)
     height = next((name for name in (*own, *HEIGHTS) if name in known), None)
     if height is None:
@@ -91,17 +91,17 @@ def _place(row: Row, horizontal: str | None, names: Sequence[str], *, to_scale: 
 
 
 def _series(
-    axes: Any, places: Sequence[float], found: Sequence[Mapping[str, Any]], number: int, name: str, *, joined: bool
+    axes: Any, places: Sequence[float], metrics: Sequence[Mapping[str, Any]], number: int, name: str, *, joined: bool
 ) -> None:
     """Draw one series: faint dots are the seeds, marks their means."""
     paint = COLORS[number % len(COLORS)]
-    for place, metric in zip(places, found, strict=True):
+    for place, metric in zip(places, metrics, strict=True):
         if metric["count"] > 1:
             axes.plot([place] * metric["count"], metric["values"], ".", color=paint, alpha=0.3, markersize=4)
     axes.errorbar(
         places,
-        [metric["mean"] for metric in found],
-        yerr=[0.0 if metric["high"] is None else metric["high"] - metric["mean"] for metric in found],
+        [metric["mean"] for metric in metrics],
+        yerr=[0.0 if metric["high"] is None else metric["high"] - metric["mean"] for metric in metrics],
         fmt=MARKERS[number // len(COLORS)],
         color=paint,
         linestyle="-" if joined else "none",

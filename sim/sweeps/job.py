@@ -128,8 +128,8 @@ def run(job: Job, every_s: float | None = None) -> Report:
     them. Raises UserError if files or software, here or on another machine, differ from those with which the sweep
     began.
     """
-    if (found := identify(job.options, job.seed)) != job.identity:
-        different = ", ".join(sorted(name for name in found if found[name] != job.identity.get(name)))
+    if (identity := identify(job.options, job.seed)) != job.identity:
+        different = ", ".join(sorted(name for name in identity if identity[name] != job.identity.get(name)))
         words = f"not what the sweep began with: {different}"
         raise UserError(words, allowed="the same files and software on every machine, until the sweep ends")
     import torch  # noqa: PLC0415 - checking a sweep takes no torch
@@ -140,9 +140,9 @@ def run(job: Job, every_s: float | None = None) -> Report:
     federation, world = build(job)
     world = world if every_s is None else replace(world, evaluate_every_s=every_s)
     how = {"arrays": job.options.get("arrays", False), "clock": job.options.get("clock")}
-    wanted = job.options.get("references", False)
+    references = job.options.get("references", False)
     data = None if job.options.get("base", NONE) == NONE else own_tables(federation)
-    how |= {"references": wanted, "alone": wanted}
+    how |= {"references": references, "alone": references}
     return simulate(federation, world=world, data=data, on_progress=silent, **how)
 
 
@@ -202,8 +202,8 @@ def _with_settings(federation: FederationConfig, options: Options) -> Federation
     training = {field.name: options[field.name] for field in fields(TrainingConfig) if field.name in options}
     gossip = {field.name: options[field.name] for field in fields(GossipConfig) if field.name in options}
     for pair in EXCLUSIVE:
-        for one, other in (pair, pair[::-1]):
-            if one in options:
+        for name, other in (pair, pair[::-1]):
+            if name in options:
                 training[other] = None
     training_config, gossip_config = replace(federation.training, **training), replace(federation.gossip, **gossip)
     return refuse_broken(replace(federation, training=training_config, gossip=gossip_config))
@@ -275,24 +275,24 @@ def _source() -> Iterator[tuple[str, bytes]]:
 
 def _document(path: Path) -> dict[str, str]:
     """Return digests of a TOML file and of every file named by a value in it."""
-    found = {"": _digest(path)}
+    digests = {"": _digest(path)}
     with suppress(UserError):  # building the run reports what is wrong with it
         for key, words in _texts(read_document(path)):
-            found |= {f": {words}{part}": digest for part, digest in _files_of_value(key, words, path.parent).items()}
-    return found
+            digests |= {f": {words}{part}": digest for part, digest in _files_of_value(key, words, path.parent).items()}
+    return digests
 
 
 def _own_data(folder: Path) -> dict[str, str]:
     """Digest what nodes whose folders are beside the federation file learn from."""
-    found = {}
+    contents = {}
     for path in sorted(folder.glob(f"*/{NODE_FILE_NAME}")):
         with suppress(UserError):  # as above
             data = read_document(path).get("data", {})
-            found[path.parent.name] = json.dumps(data, sort_keys=True, default=str)
+            contents[path.parent.name] = json.dumps(data, sort_keys=True, default=str)
             for key, words in _texts(data):
                 digests = _files_of_value(key, words, path.parent)
-                found |= {f"{path.parent.name} {key}{part}": digest for part, digest in digests.items()}
-    return found
+                contents |= {f"{path.parent.name} {key}{part}": digest for part, digest in digests.items()}
+    return contents
 
 
 def _files_of_value(key: str, words: str, folder: Path) -> dict[str, str]:
@@ -317,8 +317,8 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
             for name in value:
                 yield from _texts(value[name], name)
         case list():
-            for one in value:
-                yield from _texts(one, key)
+            for each in value:
+                yield from _texts(each, key)
 
 
 def _graph(spec: str, folder: Path) -> tuple[str, dict[str, str]]:

@@ -52,7 +52,7 @@ class SweepPlan:
     @property
     def jobs(self) -> dict[str, Job]:
         """Return every run once, by its key; combinations that mean the same share their runs."""
-        return {job.key: job for one in self.combinations for job in one.jobs}
+        return {job.key: job for combination in self.combinations for job in combination.jobs}
 
 
 def name_of(values: Mapping[str, Any]) -> str:
@@ -74,7 +74,7 @@ def _read_seeds(value: object) -> tuple[int, ...]:
         return tuple(range(whole(1, 100_000).read(value)))
     if not isinstance(value, list) or not value:
         raise ValueError
-    listed = tuple(whole(0).read(one) for one in value)
+    listed = tuple(whole(0).read(seed) for seed in value)
     if len(set(listed)) < len(listed):
         raise ValueError
     return listed
@@ -157,11 +157,11 @@ def _read_axis(name: str, values: Any, mistakes: Mistakes) -> tuple[Any, ...]:
 
 def _check_place(name: str, value: Any, folder: Path, key: str, mistakes: Mistakes) -> None:
     try:
-        found = located(name, value, folder)
+        place = located(name, value, folder)
     except TopologyError as error:
         mistakes.add(f"{value}: {error.message}", key, error.value, error.allowed)
         return
-    if name in FILES and value != NONE and not Path(found).exists():
+    if name in FILES and value != NONE and not Path(place).exists():
         mistakes.add("no such file", key, value, 'an existing file, relative to this one, or "none"')
 
 
@@ -183,12 +183,12 @@ def located(name: str, value: Any, folder: Path) -> Any:
 
 
 def make_plan(file: SweepFile) -> SweepPlan:
-    found, folder = [], file.path.parent
+    combinations, folder = [], file.path.parent
     for values in itertools.product(*file.axes.values()):
         chosen = dict(zip(file.axes, values, strict=True))
         options = {name: located(name, value, folder) for name, value in {**file.fixed, **chosen}.items()}
-        found.append(Combination(values=chosen, jobs=tuple(make_job(options, seed) for seed in file.seeds)))
-    return SweepPlan(file=file, combinations=tuple(found))
+        combinations.append(Combination(values=chosen, jobs=tuple(make_job(options, seed) for seed in file.seeds)))
+    return SweepPlan(file=file, combinations=tuple(combinations))
 
 
 def check_plan(plan: SweepPlan, check: Callable[[Job], object], known: Collection[str]) -> None:
@@ -201,16 +201,18 @@ def check_plan(plan: SweepPlan, check: Callable[[Job], object], known: Collectio
             except (P2PFLError, TopologyError) as error:
                 reasons[key] = str(error)
     by_reason: dict[str, list[str]] = {}
-    for one in plan.combinations:
-        for reason in dict.fromkeys(reasons[job.key] for job in one.jobs if job.key in reasons):
-            seeds = [job.seed for job in one.jobs if reasons.get(job.key) == reason]
-            name = name_of(one.values)
-            by_reason.setdefault(reason, []).append(name if len(seeds) == len(one.jobs) else f"{name}, seed={seeds[0]}")
+    for combination in plan.combinations:
+        for reason in dict.fromkeys(reasons[job.key] for job in combination.jobs if job.key in reasons):
+            seeds = [job.seed for job in combination.jobs if reasons.get(job.key) == reason]
+            name = name_of(combination.values)
+            by_reason.setdefault(reason, []).append(
+                name if len(seeds) == len(combination.jobs) else f"{name}, seed={seeds[0]}"
+            )
     if not by_reason:
         return
     lines = [report_once(reason, who) for reason, who in list(by_reason.items())[:SHOWN]]
     if len(by_reason) > SHOWN:
         lines.append(f"and {len(by_reason) - SHOWN} more")
-    count = sum(any(job.key in reasons for job in one.jobs) for one in plan.combinations)
+    count = sum(any(job.key in reasons for job in combination.jobs) for combination in plan.combinations)
     text = f"{count} of {len(plan.combinations)} combinations are impossible:\n  " + "\n  ".join(lines)
     raise UserError(text, file=plan.file.path, key="axes", allowed="axes whose combinations are all possible")

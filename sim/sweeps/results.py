@@ -68,21 +68,21 @@ class SweepTally:
 
 def figures(report: bytes) -> dict[str, float]:
     """Read the `METRICS` that a report knows; null in JSON is not finite. Raises ValueError if it is no report."""
-    found = Report.from_json(report)
-    accuracy, loss, success, mean_model = found.accuracy, found.loss, found.attack_success, found.mean_model
-    sent = found.bytes_sent
+    parsed = Report.from_json(report)
+    accuracy, loss, success, mean_model = parsed.accuracy, parsed.loss, parsed.attack_success, parsed.mean_model
+    sent = parsed.bytes_sent
     values = {
-        **_task_figures(found),
+        **_task_figures(parsed),
         "accuracy_worst": None if accuracy is None else accuracy.min,
         "accuracy_mean": None if accuracy is None else accuracy.mean,
         "accuracy_mean_model": None if mean_model is None else mean_model.accuracy,
         "attack_success": None if success is None else success.mean,
         "loss": None if loss is None else loss.mean,
-        "consensus_distance": found.consensus_distance,
-        "bytes_per_node": None if sent is None or not found.nodes else sent / len(found.nodes),
-        "contraction_measured": found.contraction.measured,
-        "contraction_predicted": found.contraction.predicted,
-        "virtual_time_s": found.virtual_time_s,
+        "consensus_distance": parsed.consensus_distance,
+        "bytes_per_node": None if sent is None or not parsed.nodes else sent / len(parsed.nodes),
+        "contraction_measured": parsed.contraction.measured,
+        "contraction_predicted": parsed.contraction.predicted,
+        "virtual_time_s": parsed.virtual_time_s,
     }
     return {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
 
@@ -145,9 +145,9 @@ def complaints(contents: Mapping[str, Any]) -> list[str]:
     """Return a line for each run that failed; a complaint shared by many is reported once."""
     where: dict[str, list[str]] = {}
     for row in contents["rows"]:
-        for one in row["failed"]:
-            name = f"{name_of(row['values'])}, seed={one['seed']}"
-            where.setdefault(f"failed: {one['reason']}", []).append(name)
+        for failure in row["failed"]:
+            name = f"{name_of(row['values'])}, seed={failure['seed']}"
+            where.setdefault(f"failed: {failure['reason']}", []).append(name)
     lines = [report_once(reason, names) for reason, names in where.items()]
     more = len(lines) - SHOWN_REASONS
     return lines if more <= 0 else [*lines[:SHOWN_REASONS], f"and {more} more; results.json has them all"]
@@ -193,7 +193,7 @@ def _row(combination: Combination, tally: SweepTally, names: Sequence[str]) -> d
         "done": len(done),
         "failed": failed,
         "keys": list(keys),
-        "metrics": {name: estimate([one[name] for one in done if name in one]) for name in names},
+        "metrics": {name: estimate([metrics[name] for metrics in done if name in metrics]) for name in names},
     }
 
 

@@ -186,12 +186,12 @@ def _outcome(future: Any) -> RunOutcome:
     from distributed import KilledWorker  # noqa: PLC0415 - as above
 
     try:
-        found: RunOutcome = future.result()
+        outcome: RunOutcome = future.result()
     except KilledWorker:
         return RunOutcome(reason="its process was killed (out of memory, or by hand)")
     except Exception as error:  # noqa: BLE001 - whatever Dask could not do for this run
         return RunOutcome(reason=in_one_line(f"Dask: {type(error).__name__}: {error}"))
-    return found
+    return outcome
 
 
 WRITE_EVERY_S = 1.0
@@ -303,10 +303,10 @@ class _Run:
         )
 
     def write(self) -> dict[str, Any]:
-        found = results(self.plan, self.tally)
-        replace(self.folder.path / RESULTS, (json.dumps(found, indent=1, allow_nan=False) + "\n").encode())
+        table = results(self.plan, self.tally)
+        replace(self.folder.path / RESULTS, (json.dumps(table, indent=1, allow_nan=False) + "\n").encode())
         self.written_at = time.monotonic()
-        return found
+        return table
 
 
 def default_folder(path: Path) -> Path:
@@ -335,15 +335,15 @@ class Folder:
             yield
 
     def _make(self) -> None:
-        wanted = "a new folder, or that of a sweep or plan"
+        allowed = "a new folder, or that of a sweep or plan"
         if self.path.is_dir() and any(self.path.iterdir()) and not (self.path / RUNS).is_dir():
-            raise UserError("is not the folder of a sweep or plan", key="--out", value=str(self.path), allowed=wanted)
+            raise UserError("is not the folder of a sweep or plan", key="--out", value=str(self.path), allowed=allowed)
         try:
             (self.path / RUNS).mkdir(parents=True, exist_ok=True)
             (self.path / FAILURES).mkdir(exist_ok=True)
         except OSError as error:
             text = f"cannot be made: {error.strerror}"
-            raise UserError(text, key="--out", value=str(self.path), allowed=wanted) from None
+            raise UserError(text, key="--out", value=str(self.path), allowed=allowed) from None
 
     def report(self, key: str) -> bytes | None:
         return _read(self._place(RUNS, key))
@@ -384,8 +384,8 @@ def _earlier_tally(plan: SweepPlan, folder: Folder) -> SweepTally:
     tally = SweepTally(figures={}, failures={})
     for key in plan.jobs:
         report = folder.report(key)
-        if report is not None and (found := _figures(report)) is not None:
-            tally.figures[key] = found
+        if report is not None and (measured := _figures(report)) is not None:
+            tally.figures[key] = measured
     return tally
 
 
@@ -399,10 +399,10 @@ def _figures(report: bytes) -> dict[str, float] | None:
 
 def _keep(folder: Folder, tally: SweepTally, job: Job, outcome: RunOutcome) -> None:
     """Store an outcome. A report without figures counts as a failure of the run that made it."""
-    found = _figures(outcome.report) if outcome.report is not None else None
-    if outcome.report is not None and found is not None:
+    measured = _figures(outcome.report) if outcome.report is not None else None
+    if outcome.report is not None and measured is not None:
         folder.keep_report(job, outcome.report)
-        tally.figures[job.key] = found
+        tally.figures[job.key] = measured
         return
     reason = outcome.reason or "what came back is not a report"
     folder.keep_failure(job, reason, outcome.trace)

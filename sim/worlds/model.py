@@ -175,7 +175,9 @@ class WorldSpec:
     @property
     def starts(self) -> tuple[JoinSpec, ...]:
         """First starts of the nodes that are absent at the beginning."""
-        return self.joins + tuple(JoinSpec(nodes=one.join, at_s=one.at_s) for one in self.amendments if one.join)
+        return self.joins + tuple(
+            JoinSpec(nodes=amendment.join, at_s=amendment.at_s) for amendment in self.amendments if amendment.join
+        )
 
 
 def nanoseconds(time_s: float) -> int:
@@ -369,17 +371,17 @@ class Names:
 
 def _spread(value: Any, least: float, most: float) -> Spread:
     if isinstance(value, Spread):
-        found = value
+        parsed = value
     elif isinstance(value, str):
-        found = _spread_in_words(value)
+        parsed = _spread_in_words(value)
     else:
         number(least, most).read(value)
-        found = Spread(low=float(value), high=float(value))
-    if found.kind not in ("constant", "uniform", "log-uniform") or not least <= found.low <= found.high <= most:
+        parsed = Spread(low=float(value), high=float(value))
+    if parsed.kind not in ("constant", "uniform", "log-uniform") or not least <= parsed.low <= parsed.high <= most:
         raise ValueError
-    if found.kind == "log-uniform" and found.low == 0:
+    if parsed.kind == "log-uniform" and parsed.low == 0:
         raise ValueError
-    return Spread(low=found.low, high=found.low) if found.kind == "constant" or found.low == found.high else found
+    return Spread(low=parsed.low, high=parsed.low) if parsed.kind == "constant" or parsed.low == parsed.high else parsed
 
 
 def _spread_in_words(text: str) -> Spread:

@@ -30,10 +30,10 @@ Complaint = tuple[str, str, object, str | None]
 
 def check_world(world: WorldSpec, nodes: int) -> list[UserError]:
     """Return every contradiction in a world of `nodes` nodes; empty if it can be run."""
-    found = list(_values(world)) or list(_selector_errors(world, nodes)) or list(_contradictions(world, nodes))
+    mistakes = list(_values(world)) or list(_selector_errors(world, nodes)) or list(_contradictions(world, nodes))
     return [
         UserError(message, file=world.path, key=key, value=value, allowed=allowed)
-        for key, message, value, allowed in found
+        for key, message, value, allowed in mistakes
     ]
 
 

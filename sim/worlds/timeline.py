@@ -215,14 +215,14 @@ def steps_of(federation: FederationConfig, world: WorldSpec) -> tuple[Step, ...]
     later = {node for amendment in world.amendments for node in amendment.join}
     there = [member.index for member in federation.members if member.index not in later]
     spec = federation.topology
-    found = [Step(time_ns=0, federation=_federation_of(federation, there, spec, world, "amend"))]
+    steps = [Step(time_ns=0, federation=_federation_of(federation, there, spec, world, "amend"))]
     for place in order:
         amendment = world.amendments[place]
         there = sorted({*there, *amendment.join} - {*amendment.leave})
         spec = amendment.topology or spec
         now = _federation_of(federation, there, spec, world, f"amend[{place}].topology")
-        found.append(Step(time_ns=nanoseconds(amendment.at_s), federation=now))
-    return tuple(found)
+        steps.append(Step(time_ns=nanoseconds(amendment.at_s), federation=now))
+    return tuple(steps)
 
 
 def all_edges(steps: tuple[Step, ...]) -> Edges:

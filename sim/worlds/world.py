@@ -139,8 +139,8 @@ class _WorldReader:
 
     def _liars(self) -> LiarSpec | None:
         """Read the liars; an attack's file is relative to the folder of this file."""
-        found: LiarSpec | None = self._read_one("liars", LiarSpec, model.LIARS)
-        return found and replace(found, attack=with_absolute_path(found.attack, self.mistakes.file.absolute().parent))
+        liars: LiarSpec | None = self._read_one("liars", LiarSpec, model.LIARS)
+        return liars and replace(liars, attack=with_absolute_path(liars.attack, self.mistakes.file.absolute().parent))
 
     def _read_one(self, section: str, spec: Any, kinds: Mapping[str, Kind], *, all_nodes: bool = False) -> Any:
         return self._table(self.document.get(section, {}), section + ".", spec, kinds, all_nodes=all_nodes)
@@ -192,7 +192,7 @@ class _WorldReader:
         return {"count": count}
 
     def _partitions(self) -> tuple[PartitionSpec, ...]:
-        found = []
+        partitions = []
         for index, table in enumerate(self._tables("partition")):
             prefix = f"partition[{index}]."
             unknown_keys(table, prefix, ("groups", *model.PARTITION), self.mistakes)
@@ -201,11 +201,11 @@ class _WorldReader:
             values = read_table(own, prefix, model.PARTITION, self.mistakes)
             groups = self._groups(table.get("groups"), prefix + "groups")
             if not self.mistakes.errors:
-                found.append(PartitionSpec(groups=groups, **values))
-        return tuple(found)
+                partitions.append(PartitionSpec(groups=groups, **values))
+        return tuple(partitions)
 
     def _amendments(self) -> tuple[AmendSpec, ...]:
-        found = []
+        amendments = []
         for index, table in enumerate(self._tables("amend")):
             prefix = f"amend[{index}]."
             unknown_keys(table, prefix, ("join", "leave", *model.AMEND), self.mistakes)
@@ -216,8 +216,8 @@ class _WorldReader:
                 if key in table:
                     values[key] = self.names.read(table[key], prefix + key, self.mistakes)
             if not self.mistakes.errors:
-                found.append(AmendSpec(**values))
-        return tuple(found)
+                amendments.append(AmendSpec(**values))
+        return tuple(amendments)
 
     def _groups(self, value: Any, key: str) -> tuple[tuple[int, ...], ...]:
         allowed = 'one text or list of nodes for each group, such as ["0-4", "5-9"]'
@@ -230,9 +230,9 @@ class _WorldReader:
 def _as_in_a_file(value: Any) -> Any:
     """Convert whatever dictionaries and lists the program has to TOML's."""
     if isinstance(value, Mapping):
-        return {str(key): _as_in_a_file(one) for key, one in value.items()}
+        return {str(key): _as_in_a_file(each) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_as_in_a_file(one) for one in value]
+        return [_as_in_a_file(each) for each in value]
     return value
 
 

@@ -332,7 +332,7 @@ def main(folder: str) -> int:
     """Say what is wrong with the mechanism for this federation, in each unit, and what its canary proves."""
     auditor = Auditor(scene_of(Path(folder)), attacks=("canary",))
     auditor.try_canary()
-    found, scene = auditor.found.mistakes, auditor.scene
+    found, scene = auditor.findings.mistakes, auditor.scene
     for layer in auditor.layers:
         if layer.plan is not None and not layer.missing:
             rows = scene.rows()

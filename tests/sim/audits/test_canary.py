@@ -126,4 +126,4 @@ def test_a_canary_that_accuses_is_tried_again(monkeypatch, no_accountant, bad_lu
     auditor.try_canary()
 
     assert asked == [600, 1200]
-    assert bool(auditor.found.mistakes) == (bad_luck == 2)
+    assert bool(auditor.findings.mistakes) == (bad_luck == 2)

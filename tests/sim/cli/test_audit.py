@@ -54,7 +54,7 @@ def test_a_whole_audit_with_real_nodes_ends_with_a_table(ward, capsys):
 
 
 def test_json_goes_to_stdout_and_a_mistake_in_the_mechanism_is_an_error(ward, capsys, monkeypatch):
-    monkeypatch.setattr(Auditor, "try_canary", lambda self: self.found.mistakes.append("too quiet"))
+    monkeypatch.setattr(Auditor, "try_canary", lambda self: self.findings.mistakes.append("too quiet"))
 
     assert run(ward, "--quick", "--attacks", "canary", "--format", "json", "--quiet") == 1
 

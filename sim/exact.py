@@ -60,7 +60,7 @@ class ExactPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boot(Memory):
-    """What is on disk at a start, and the identity with which the node starts."""
+    """The disk at a start, and the identity with which the node starts."""
 
     samples: int
     start: Start
@@ -134,7 +134,7 @@ class ExactEngine:
         return self._engine.state
 
     def boot(self, name: int) -> Boot:
-        """Start from the disk, or from nothing; `name` is a random name for the process, and for a life that begins."""
+        """Start from the disk, or from nothing; `name` is a random name for the process, and for a new lifetime."""
         plan = self.plan
         state = self._recovered()
         fresh = state is None

@@ -341,7 +341,7 @@ CARRIED_OUT: dict[type, Callable[[HostProcess, Any], None]] = {
 
 
 class Host:
-    """A node of a simulation, over all its lives: its machine, and the `process` that is running there or ran last."""
+    """A node of a simulation, over all its lifetimes: its machine, and the `process` that runs there or ran last."""
 
     def __init__(
         self,
@@ -428,7 +428,7 @@ class Host:
 
     @property
     def counts(self) -> Counts:
-        """Return the sum of the counts over all its lives."""
+        """Return the sum of the counts over all its lifetimes."""
         return self._earlier + counts_of(self.core) if self.alive else self._earlier
 
     @property

@@ -160,7 +160,7 @@ class TraceKind(IntEnum):
     REJOINED = 4
     """A partition ends. `n`: the number of partitions that exist now."""
     STARTED = 8
-    """The node starts. `n`: the number of the life that begins."""
+    """The node starts. `n`: the number of the lifetime that begins."""
     CRASHED = 9
     FORGOT = 10
     """The node's disk is lost."""
@@ -187,7 +187,7 @@ class TraceKind(IntEnum):
     MIXED = 23
     """The robust rule mixes. `n`: the number of neighbors."""
     LIFE_NOTED = 24
-    """The node learns of a neighbor's new life. `n`: its generation."""
+    """The node learns of a neighbor's new lifetime. `n`: its generation."""
     EDGES_CHANGED = 25
     """A change of the graph takes effect; `n`: how many edges the node has now."""
     SENT = 32

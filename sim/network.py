@@ -421,7 +421,7 @@ class Network:
         return [way for _, way in sorted(self._ways.get(node, {}).items())]
 
     def traffic_of(self, node: int) -> Traffic:
-        """Return the traffic that this node has sent, over all its links and all its lives."""
+        """Return the traffic that this node has sent, over all its links and all its lifetimes."""
         return _sum(self._ways.get(node, {}).values())
 
     @property

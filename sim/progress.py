@@ -33,7 +33,7 @@ class RunProgress:
     measures: Sequence[Measure] = ()
     """The task's measures, the main one first; empty until they are known."""
     foreseen: str | None = None
-    """What the run will take, said once before it begins."""
+    """The time and memory that the run will take, said once before it begins."""
 
 
 def silent(_progress: RunProgress) -> None:

@@ -29,21 +29,21 @@ from numpy.typing import ArrayLike, NDArray
 from p2pfl.core.members import may_wait_s
 
 LATEST_SOURCES = 16
-"""Of so many nodes that were the last to be through, the word is followed to every other node."""
+"""The word of so many nodes, the last to complete their rounds, is followed to every other node."""
 
 
-def known_s(course: Course, through_s: Floats) -> Floats:
-    """Return when each node knows that all are through (n,): told at the end of rounds, or earlier by neighbors."""
-    latest = np.argsort(through_s)[-LATEST_SOURCES:].tolist()
-    known, everything = through_s.copy(), (1 << len(latest)) - 1
-    ways: list[list[tuple[int, float]]] = [[] for _ in through_s]
-    for (low, high), hop_s in zip(course.ends.tolist(), course.latency_s.tolist(), strict=True):
+def known_s(timing: Timing, completed_s: Floats) -> Floats:
+    """Return when each node knows that all have completed (n,): told at the end of rounds, or earlier by neighbors."""
+    latest = np.argsort(completed_s)[-LATEST_SOURCES:].tolist()
+    known, everything = completed_s.copy(), (1 << len(latest)) - 1
+    ways: list[list[tuple[int, float]]] = [[] for _ in completed_s]
+    for (low, high), hop_s in zip(timing.ends.tolist(), timing.latency_s.tolist(), strict=True):
         ways[low].append((high, hop_s))
         ways[high].append((low, hop_s))
     word_of, due = [0] * len(ways), [math.inf] * len(ways)
-    step = 1 / course.rounds
-    ends = list(accumulate(course.beyond or (), lambda end, begins: max(end, begins) + step, initial=1.0))
-    events = [(float(through_s[node]), node, 1 << bit) for bit, node in enumerate(latest)]
+    step = 1 / timing.rounds
+    ends = list(accumulate(timing.beyond or (), lambda end, begins: max(end, begins) + step, initial=1.0))
+    events = [(float(completed_s[node]), node, 1 << bit) for bit, node in enumerate(latest)]
     heapify(events)
     while events:
         at, node, word = heappop(events)
@@ -51,10 +51,10 @@ def known_s(course: Course, through_s: Floats) -> Floats:
             word_of[node] |= word
             if complete := word_of[node] == everything:
                 known[node] = max(at, known[node])
-            start_s, own_at = float(course.start_s[node]), float(through_s[node])
+            start_s, own_at = float(timing.start_s[node]), float(completed_s[node])
             own_s = own_at - start_s
             place = bisect_right(ends, (at - start_s) / own_s)
-            if at < own_at or course.beyond is None:
+            if at < own_at or timing.beyond is None:
                 told_at = at + (own_at - at) % (own_s * step)
             else:
                 told_at = start_s + own_s * ends[place] if place < len(ends) else math.inf
@@ -78,7 +78,7 @@ LEAST_WINDOW_S = 1e-4
 
 
 class Kind(IntEnum):
-    """What happens to vectors. `FREEZE` and `SETTLE` are at the edge's lower end, `APPLY` at its upper one."""
+    """The kinds of events at vectors. `FREEZE` and `SETTLE` are at the edge's lower end, `APPLY` at its upper one."""
 
     START = 0
     COMMIT = 1
@@ -120,8 +120,8 @@ class Events:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
-    """What decides about time. `ends` (m, 2) are the edges, the lower end first, `latency_s` (m,) one way.
+class Timing:
+    """Everything that decides about time. `ends` (m, 2) are the edges, the lower end first, `latency_s` (m,) one way.
 
     `round_s(nodes)` draws how long their next local rounds take. `start_s` (n,) is when each node begins,
     `weigh` (taus,) the weight of an exchange by staleness, `factor` (m,) the mixing factor at weight 1. `beyond` says
@@ -148,10 +148,10 @@ class Course:
 class Clock:
     """The state of all nodes and edges; `windows` moves it to the end."""
 
-    def __init__(self, course: Course) -> None:
-        self.course = course
-        n, m = course.nodes, len(course.ends)
-        self.low, self.high = course.ends[:, 0].copy(), course.ends[:, 1].copy()
+    def __init__(self, timing: Timing) -> None:
+        self.timing = timing
+        n, m = timing.nodes, len(timing.ends)
+        self.low, self.high = timing.ends[:, 0].copy(), timing.ends[:, 1].copy()
         self.phase = np.full(n, NodePhase.WORKING, np.int8)
         self.version = np.zeros(n, np.int64)
         self.rounds = np.zeros(n, np.int64)
@@ -163,11 +163,11 @@ class Clock:
         """When the local or closing round under way ends, and then, in `tick_at`, when its version is there."""
         self.tick_at = np.full(n, NEVER)
         self.ready_at = np.zeros(n)
-        self.through_at = np.full(n, NEVER)
+        self.completed_at = np.full(n, NEVER)
         self.again_at = np.full(n, NEVER)
         """When a node that waits trains another round."""
         self.known_at = np.full(n, NEVER)
-        """When each node knows that all are through; NEVER while one is not."""
+        """When each node knows that all have completed their rounds; NEVER while one has not."""
         self.free = np.zeros(n)
         """When the node's engine has done what it was asked."""
         self.state = np.zeros(m, np.int8)
@@ -202,9 +202,9 @@ class Clock:
         """Yield the events of one stretch of time after the other, some of them up to the next multiple of `look_s`."""
         yield self._begin()
         look_at = 0.0
-        course, enough = self.course, self.course.nodes + 3 * len(self.low)
-        window_s = (float(course.latency_s.min(initial=course.shortest_s)) + course.engine_s) / 2
-        window_s = max(LEAST_WINDOW_S, min(course.shortest_s, max(course.engine_s, window_s)))
+        timing, enough = self.timing, self.timing.nodes + 3 * len(self.low)
+        window_s = (float(timing.latency_s.min(initial=timing.shortest_s)) + timing.engine_s) / 2
+        window_s = max(LEAST_WINDOW_S, min(timing.shortest_s, max(timing.engine_s, window_s)))
         while (self.phase < NodePhase.DONE).any() or self.state.any():
             first = min(
                 float(times.min(initial=NEVER)) for times in (self.ends_at, self.tick_at, self.due, self.again_at)
@@ -221,17 +221,17 @@ class Clock:
         yield self._taken()
 
     def _begin(self) -> Events:
-        if self.course.replicas:
-            edges, zero, engine_s = np.arange(len(self.low)), np.zeros(len(self.low)), self.course.engine_s
+        if self.timing.replicas:
+            edges, zero, engine_s = np.arange(len(self.low)), np.zeros(len(self.low)), self.timing.engine_s
             self._note(Kind.FREEZE, zero, self.low, edges)
             self._note(Kind.APPLY, zero + engine_s, self.high, edges)
             self._note(Kind.SETTLE, zero + 2 * engine_s, self.low, edges)
-        self._start(np.arange(self.course.nodes), self.course.start_s)
+        self._start(np.arange(self.timing.nodes), self.timing.start_s)
         return self._taken()
 
     def _move(self, until_s: float) -> None:
         """Carry out all that happens before `until_s`."""
-        self._tick = np.full(self.course.nodes, NEVER)
+        self._tick = np.full(self.timing.nodes, NEVER)
         self.now_s = max(self.now_s, until_s)
         while True:
             self._note_ticks(np.flatnonzero(self.tick_at < until_s))
@@ -259,7 +259,7 @@ class Clock:
         if not len(nodes):
             return at
         order = np.lexsort((at, nodes))
-        node, engine_s = nodes[order], self.course.engine_s
+        node, engine_s = nodes[order], self.timing.engine_s
         begins = np.concatenate([[True], node[1:] != node[:-1]])
         group = np.cumsum(begins) - 1
         place = np.arange(len(node)) - np.flatnonzero(begins)[group]
@@ -291,7 +291,7 @@ class Clock:
         own, said = edges[upper == 0], edges[upper == 1]
         self.own_at[own] = at[source[upper == 0]]
         self.wish[said] = self.version[self.high[said]] + 1
-        said_at = at[source[upper == 1]] + self.course.latency_s[said]
+        said_at = at[source[upper == 1]] + self.timing.latency_s[said]
         self.wish_at[said] = np.minimum(self.wish_at[said], said_at)
         self.words[nodes] += np.where(closes, degree, np.bincount(source, upper, len(nodes)).astype(np.int64))
         self._wait(edges[self.state[edges] == EdgePhase.IDLE])
@@ -318,22 +318,22 @@ class Clock:
         at = self.due[edges]
         self.state[edges] = EdgePhase.ASKED
         self.asked[edges] = self._version_at(self.low[edges], at)
-        self.due[edges] = answered + self.course.latency_s[edges]
+        self.due[edges] = answered + self.timing.latency_s[edges]
         self._note(Kind.FREEZE, at, self.low[edges], edges)
 
     def _apply(self, edges: Integers, answered: Floats) -> None:
-        at, course = self.due[edges], self.course
+        at, timing = self.due[edges], self.timing
         version = self._version_at(self.high[edges], at)
         self.heard[edges] = version
         tau = np.stack([self.asked[edges] - self.seen[edges, 0], version - self.seen[edges, 1]], axis=1)
-        np.clip(tau, 0, len(course.weigh) - 1, out=tau)
+        np.clip(tau, 0, len(timing.weigh) - 1, out=tau)
         self.staleness_sum += int(tau.sum())
         self.staleness_max = max(self.staleness_max, int(tau.max(initial=0)))
         self.weighed += tau.size
-        factor = course.factor[edges] * course.weigh[tau].min(axis=1)
+        factor = timing.factor[edges] * timing.weigh[tau].min(axis=1)
         self._serve(edges, 1, version, answered)
         self.state[edges] = EdgePhase.APPLIED
-        self.due[edges] = answered + course.latency_s[edges]
+        self.due[edges] = answered + timing.latency_s[edges]
         self.exchanged[edges] += 1
         self._note(Kind.APPLY, at, self.high[edges], edges, factor)
 
@@ -359,8 +359,8 @@ class Clock:
     def _go_on(self, until_s: float) -> None:
         """Let each node go on whose version all its edges have exchanged."""
         self._decide(np.flatnonzero((self.phase == NodePhase.EXCHANGING) & (self.late == 0)))
-        if (self.known_at == NEVER).any() and (self.through_at < NEVER).all():
-            self.known_at = known_s(self.course, self.through_at)
+        if (self.known_at == NEVER).any() and (self.completed_at < NEVER).all():
+            self.known_at = known_s(self.timing, self.completed_at)
         know = (self.known_at < NEVER) & (self.known_at <= self.again_at)
         waiting = np.flatnonzero((self.phase == NodePhase.WAITING) & know)
         self._close(waiting, np.maximum(self.ready_at[waiting], self.known_at[waiting]))
@@ -371,20 +371,20 @@ class Clock:
 
     def _decide(self, nodes: Integers) -> None:
         """Train on, wait for the others, or close."""
-        at, course = self.ready_at[nodes], self.course
+        at, timing = self.ready_at[nodes], self.timing
         closing = self.closed[nodes] >= 0
         self.phase[nodes[closing]] = NodePhase.BARRIER
         nodes, at = nodes[~closing], at[~closing]
-        through = self.rounds[nodes] >= course.rounds
-        fresh = nodes[through & (self.through_at[nodes] == NEVER)]
-        self.through_at[fresh] = self.ready_at[fresh]
-        over = through & (at >= self.known_at[nodes])
+        completed = self.rounds[nodes] >= timing.rounds
+        fresh = nodes[completed & (self.completed_at[nodes] == NEVER)]
+        self.completed_at[fresh] = self.ready_at[fresh]
+        over = completed & (at >= self.known_at[nodes])
         self._close(nodes[over], at[over])
-        waits = through & ~over & (course.beyond is not None)
-        if course.beyond is not None:
-            own, at_first = nodes[waits], course.start_s[nodes[waits]]
-            begins = np.append(course.beyond, NEVER)[np.minimum(self.rounds[own] - course.rounds, len(course.beyond))]
-            self.again_at[own] = np.maximum(at_first + (self.through_at[own] - at_first) * begins, at[waits])
+        waits = completed & ~over & (timing.beyond is not None)
+        if timing.beyond is not None:
+            own, at_first = nodes[waits], timing.start_s[nodes[waits]]
+            begins = np.append(timing.beyond, NEVER)[np.minimum(self.rounds[own] - timing.rounds, len(timing.beyond))]
+            self.again_at[own] = np.maximum(at_first + (self.completed_at[own] - at_first) * begins, at[waits])
             self.phase[own] = NodePhase.WAITING
         trains = ~over & ~waits
         self._start(nodes[trains], at[trains])
@@ -393,7 +393,7 @@ class Clock:
         if not len(nodes):
             return
         self.phase[nodes] = NodePhase.WORKING
-        self.ends_at[nodes] = ends = at + self.course.round_s(nodes)
+        self.ends_at[nodes] = ends = at + self.timing.round_s(nodes)
         self._note(Kind.START, at, nodes)
         self._note(Kind.COMMIT, ends, nodes)
 
@@ -409,14 +409,14 @@ class Clock:
         here = np.flatnonzero(self.phase == NodePhase.BARRIER)
         if not len(here):
             return
-        over = self.closed[here] >= self.course.closing
+        over = self.closed[here] >= self.timing.closing
         self.phase[here[over]] = NodePhase.DONE
-        least = np.full(self.course.nodes, np.iinfo(np.int64).max)
-        heard = np.zeros(self.course.nodes)
+        least = np.full(self.timing.nodes, np.iinfo(np.int64).max)
+        heard = np.zeros(self.timing.nodes)
         for ends, other in ((self.low, self.high), (self.high, self.low)):
             np.minimum.at(least, ends, self.closed[other])
             same = self.closed[other] == self.closed[ends]
-            np.maximum.at(heard, ends[same], (self.closed_at[other] + self.course.latency_s)[same])
+            np.maximum.at(heard, ends[same], (self.closed_at[other] + self.timing.latency_s)[same])
         goes = here[~over & (least[here] >= self.closed[here])]
         at = np.maximum(self.ready_at[goes], heard[goes])
         self.ends_at[goes] = at

@@ -25,7 +25,7 @@ from p2pfl.core.events import Mix
 from p2pfl.core.settings import turn_of
 from p2pfl.engine.engine import NORM_CEILING, chance_of
 from p2pfl.engine.rounds import RuleMixer
-from sim.arrays.setting import Flows, Memory
+from sim.arrays.setting import Flows, MethodMemory
 from sim.arrays.vectors import CHUNK_FLOATS, Integers, Train
 from sim.attacks import Attack
 from sim.cluster import Liars, ShownModels
@@ -39,7 +39,7 @@ Rows = NDArray[np.float32]
 
 
 class Lies:
-    """What liars show, (d,) in `shown` by liar and neighbor."""
+    """The models that liars show, (d,) in `shown` by liar and neighbor."""
 
     def __init__(self, setting: Setting, attack: Attack) -> None:
         learners = setting.learners
@@ -118,7 +118,7 @@ class InStep:
         train: Train,
         *,
         compressor: Compressor | None = None,
-        memory: Memory | None = None,
+        memory: MethodMemory | None = None,
         mixings: Sequence[MixingMatrix] = (),
         by_rule: ByRule | None = None,
     ) -> None:
@@ -126,7 +126,7 @@ class InStep:
         self.x = initial.repeat(self.nodes, 1)
         self.fragments = compressor if isinstance(compressor, Fragments) else None
         self.train, self.compressor = train, None if self.fragments else compressor
-        self.memory, self.by_rule = memory or Memory(), by_rule
+        self.memory, self.by_rule = memory or MethodMemory(), by_rule
         self.flows = memory if isinstance(memory, Flows) else None
         self.chunk = max(1, CHUNK_FLOATS // len(initial))
         self.shown = self.x.clone() if self.compressor else self.x

@@ -29,7 +29,7 @@ from p2pfl.reporting.measures import Point, measures_in, rounds_beyond, spread
 from p2pfl.reporting.report import Contraction, NodeReport, Report
 from p2pfl.reporting.status import MeanAndMax
 from p2pfl.wire import PREFIX_BYTES, to_header
-from sim.arrays.clock import NEVER, Clock, Course
+from sim.arrays.clock import NEVER, Clock, Timing
 from sim.arrays.in_step import InStep, by_rule_of
 from sim.arrays.setting import Setting, is_directed, memory_of, refuse_far, setting_of
 from sim.arrays.vectors import CHUNK_FLOATS, Vectors
@@ -135,7 +135,7 @@ class Apart:
         more = {"mix": (), "train": tuple(begins)}.get(federation.training.when_through)
         self.every = world.evaluate_every_s or fmean(usual_ns) / NS * rounds / POINTS
         self.clock = Clock(
-            Course(
+            Timing(
                 nodes=setting.nodes,
                 ends=setting.ends,
                 latency_s=latency_s,
@@ -158,7 +158,7 @@ class Apart:
     def messages(self) -> Sequence[NDArray[Any]]:
         """How many requests and how many replies each node has sent (n,)."""
         clock = self.clock
-        return [np.bincount(end, clock.exchanged, clock.course.nodes) for end in (clock.low, clock.high)]
+        return [np.bincount(end, clock.exchanged, clock.timing.nodes) for end in (clock.low, clock.high)]
 
     def run(self) -> Iterator[Moment]:
         clock = self.clock
@@ -285,7 +285,7 @@ def simulate_arrays(
 
 
 class _Figures:
-    """What is measured of a run, and its report."""
+    """Measures a run, and makes its report."""
 
     def __init__(self, setting: Setting, train: Rounds, run: Apart | Together) -> None:
         self.setting, self.train, self.run = setting, train, run

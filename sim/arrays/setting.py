@@ -1,4 +1,4 @@
-"""What arrays simulate: the part of a federation and a world that they understand, and the refusal of the rest."""
+"""The part of a federation and a world that arrays simulate, and the refusal of the rest."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def is_simulated(method: Method) -> bool:
     return method.code == "variate" or not (method.kept_edges or method.no_terms)
 
 
-class Memory:
-    """What a method remembers that remembers nothing."""
+class MethodMemory:
+    """The memory of a method that remembers nothing."""
 
     changes = False
     """True if `commit` changes what rounds add."""
@@ -53,7 +53,7 @@ class Memory:
         return change
 
 
-class Flows(Memory):
+class Flows(MethodMemory):
     """Control variates: `sums` (n, d) is what mixing has moved n times each model by, over the drift of a round.
 
     One vector a node does for one an edge: where nobody leaves and no edge is reset, a node's flows sum to that. The
@@ -87,7 +87,7 @@ class Nodes:
         raise NotImplementedError(f"arrays keep no vectors of edges, and none called {name} for {channel}")
 
 
-class Kept(Memory):
+class Kept(MethodMemory):
     """The vectors that a method keeps at each node, moved by its own functions on rows."""
 
     changes = True
@@ -116,12 +116,12 @@ class Kept(Memory):
         return Nodes(samples=self.samples[nodes], channels=channels, kept=kept)
 
 
-def memory_of(setting: Setting) -> Memory:
+def memory_of(setting: Setting) -> MethodMemory:
     """Return what the method remembers before the first round."""
     method = setting.method
     if method.code == "variate":
         return Flows(setting, method.beta)  # type: ignore[attr-defined]
-    return Kept(setting) if method.kept or overrides(method, "trained") else Memory()
+    return Kept(setting) if method.kept or overrides(method, "trained") else MethodMemory()
 
 
 EXACT = "without --arrays"

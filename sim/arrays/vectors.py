@@ -17,7 +17,7 @@ from torch import Tensor
 from p2pfl.compress import Compressor
 from p2pfl.engine.engine import chance_of
 from sim.arrays.clock import Events, Kind
-from sim.arrays.setting import Flows, Memory
+from sim.arrays.setting import Flows, MethodMemory
 
 Integers = NDArray[np.int64]
 
@@ -39,7 +39,7 @@ class Vectors:
         train: Train,
         *,
         compressor: Compressor | None = None,
-        memory: Memory | None = None,
+        memory: MethodMemory | None = None,
     ) -> None:
         n, d = len(samples), len(initial)
         self.device = initial.device
@@ -51,17 +51,17 @@ class Vectors:
         self.watched = np.full(n, -1, np.int64)
         """The row in `begun` of each node that is watched."""
         self.samples = samples
-        self.ends, self.train, self.compressor, self.memory = ends, train, compressor, memory or Memory()
+        self.ends, self.train, self.compressor, self.memory = ends, train, compressor, memory or MethodMemory()
         gives = self.memory.given(np.zeros(0, np.int64)) is not None
         self.given = torch.zeros_like(self.x) if gives else None
-        """What the method gives to the round under way."""
+        """The vector that the method gives to the round under way."""
         self.flows = memory if isinstance(memory, Flows) else None
         self.pull = None if self.flows is None else 1.0 / self.flows.of_edges(ends)
         self.chunk = max(1, CHUNK_FLOATS // d)
         self.shown = torch.zeros(2 * len(ends) if compressor else 0, d, dtype=self.x.dtype, device=self.device)
         """Replicas: of the lower ends, then of the upper ones."""
         self.slots = torch.empty(0, d, dtype=self.x.dtype, device=self.device)
-        """What the lower end showed, then the upper end's move, for exchanges under way without replicas."""
+        """The model that the lower end showed, then the upper end's move, for exchanges under way without replicas."""
         self.watch(np.zeros(0, np.int64))
         self.slot_of = np.full(len(ends), -1, np.int64)
         self.free: list[int] = []

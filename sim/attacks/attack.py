@@ -268,7 +268,7 @@ NOTHING, PEER, NEIGHBORS, RULE, GRAPH, LOSS, DATA = (
     "all honest models, the rule of its victim, and data: everybody's in a simulation, its own as a real node",
     "its own data",
 )
-"""What an attack needs to know."""
+"""The knowledge that an attack needs."""
 
 
 def signed(name: str, means: str, **more: Any) -> Parameter:

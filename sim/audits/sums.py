@@ -222,8 +222,8 @@ def _cut(text: bytes, number: int, size: int) -> bytes:
 
 
 class Look(NamedTuple):
-    """What a coalition can work out: anything in `excess` of sums that came about, less what it has added; the `fewest`
-    others whose sum it knows; and of whom it knows both secrets of a sum with a number.
+    """Can a coalition work out anything in `excess` of sums that came about, less what it has added? `fewest` are the
+    others whose sum it knows; `exposed` those of whom it knows both secrets of a sum, and the number of that.
     """
 
     members: tuple[int, ...]

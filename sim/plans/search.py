@@ -61,7 +61,7 @@ class TrialResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialLook:
-    """What a look tries of each system: conditions and seeds. A `rough` look runs as arrays what these can simulate."""
+    """The conditions and seeds that a look tries of a system. A `rough` look runs as arrays what these can simulate."""
 
     attacks: Sequence[str]
     seeds: Sequence[int]

@@ -203,15 +203,15 @@ def _repetitions(section: str, groups: list[tuple[int, ...]]) -> Iterator[Compla
 
 
 def _crashes(world: WorldSpec) -> Iterator[Complaint]:
-    lives = UpTimes(world.starts)
+    up_times = UpTimes(world.starts)
     for index, crash in enumerate(world.crashes):
         begin, end = ends(crash)
         for node in crash.nodes:
-            objection = lives.objection(node, begin, end)
+            objection = up_times.objection(node, begin, end)
             if objection:
                 yield f"crash[{index}].at_s", f"node {node} {objection}", crash.at_s, "a time at which it is up"
                 break
-            lives.add(node, begin, end)
+            up_times.add(node, begin, end)
         yield from _happens(f"crash[{index}].", crash.at_s, world)
 
 
@@ -348,22 +348,22 @@ def _crashed_by(world: WorldSpec, at_s: float) -> set[int]:
 
 
 def _settled_crashes(world: WorldSpec, honest: Iterable[int], seed: int) -> tuple[CrashSpec, ...]:
-    lives = UpTimes(world.starts)
+    up_times = UpTimes(world.starts)
     for crash in world.crashes:
-        _book(lives, crash)
+        _book(up_times, crash)
     settled = []
     for index, crash in enumerate(world.crashes):
-        free = [node for node in honest if not lives.objection(node, *ends(crash))] if crash.count else []
+        free = [node for node in honest if not up_times.objection(node, *ends(crash))] if crash.count else []
         chosen = _draw_nodes(world, f"crash[{index}]", crash, free, seed)
         if crash.count:
-            _book(lives, chosen)
+            _book(up_times, chosen)
         settled.append(chosen)
     return tuple(settled)
 
 
-def _book(lives: UpTimes, crash: CrashSpec) -> None:
+def _book(up_times: UpTimes, crash: CrashSpec) -> None:
     for node in crash.nodes:
-        lives.add(node, *ends(crash))
+        up_times.add(node, *ends(crash))
 
 
 def _draw_nodes(world: WorldSpec, key: str, part: Any, free: Iterable[int], seed: int) -> Any:

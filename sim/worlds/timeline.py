@@ -1,4 +1,4 @@
-"""What a settled world does over time, known before a run starts: speeds, faults, changes of the federation.
+"""The course of a settled world, known before a run starts: speeds, faults, changes of the federation.
 
 *Speeds*: how long a node's local round takes, in nanoseconds, computed with integers so that it is equal on every
 machine. A round is work, counted in nanoseconds at speed 1, a speed is work per nanosecond, and the round ends in the
@@ -146,15 +146,15 @@ def plan_faults(world: WorldSpec, nodes: int, seed: int) -> FaultPlan:
     require_settled(world)
     faults: list[Fault] = [fault for partition in world.partitions for fault in _partition(partition, nodes)]
     faults += [Join(time_ns=nanoseconds(join.at_s), node=node) for join in world.starts for node in join.nodes]
-    lives = UpTimes(world.starts)
+    up_times = UpTimes(world.starts)
     for crash in world.crashes:
         begin, end = ends(crash)
         for node in crash.nodes:
-            lives.add(node, begin, end)
+            up_times.add(node, begin, end)
             faults += _crash(node, begin, end, amnesia=crash.amnesia)
     if world.churn:
         for node in world.churn.nodes or ():
-            faults += _churn(world.churn, node, lives, seed)
+            faults += _churn(world.churn, node, up_times, seed)
     faults.sort(key=lambda fault: (fault.time_ns, _ORDER[type(fault)], getattr(fault, "node", 0)))
     crashes = [fault for fault in faults if isinstance(fault, Crash)]
     return FaultPlan(
@@ -178,17 +178,17 @@ def _crash(node: int, begin: int, end: int | None, *, amnesia: bool) -> list[Fau
     return down if end is None else [*down, Restart(time_ns=end, node=node)]
 
 
-def _churn(churn: ChurnSpec, node: int, lives: UpTimes, seed: int) -> Iterator[Fault]:
+def _churn(churn: ChurnSpec, node: int, up_times: UpTimes, seed: int) -> Iterator[Fault]:
     """Draw crashes, except where the world itself says when the node is down."""
     rng = stream(seed, "churn", node)
-    until, now = nanoseconds(churn.until_s), lives.born.get(node, 0)
+    until, now = nanoseconds(churn.until_s), up_times.born.get(node, 0)
     while True:
         begin = now + _while_ns(exponential(rng, churn.up_s))
         if begin >= until:
             return
         now = begin + _while_ns(exponential(rng, churn.down_s))
         amnesia = rng.random() < churn.amnesia
-        if lives.objection(node, begin, now) is None:
+        if up_times.objection(node, begin, now) is None:
             yield from _crash(node, begin, now, amnesia=amnesia)
 
 

@@ -11,7 +11,7 @@ import torch
 from p2pfl.compress import make_compressor
 from p2pfl.config import TaskConfig
 from p2pfl.errors import UserError
-from sim import Algorithm, Clock, InStep, Vectors, World, describe, simulate
+from sim import Clock, InStep, Timing, Vectors, World, describe, simulate
 from topologies import build, spectrum
 
 IN_STEP = {"arrays": True, "clock": "in-step"}
@@ -71,7 +71,7 @@ def clock_of(graph, samples, **options):
         "beyond": (1.0, 3.0), "closing": 10, "weigh": np.ones(4), "factor": np.minimum(*weight[ends.T]),
         "replicas": True,
     }  # fmt: skip
-    return Clock(Algorithm(**plain | options))
+    return Clock(Timing(**plain | options))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_apart_conserves_the_weighted_sum_and_brings_models_together(compressor,
     clock = clock_of(graph, samples)
     codec = None if compressor is None else make_compressor(compressor)
     initial, weigh = torch.zeros(40, dtype=dtype), torch.from_numpy(samples)
-    vectors = Vectors(initial, samples, clock.course.ends, lambda *_: None, compressor=codec)
+    vectors = Vectors(initial, samples, clock.timing.ends, lambda *_: None, compressor=codec)
     vectors.x = torch.from_numpy(np.random.default_rng(0).normal(size=(20, 40))).to(dtype)
     before, apart = weigh @ vectors.x.double(), vectors.x.std(dim=0).mean()
     for events in clock.windows(0.05):

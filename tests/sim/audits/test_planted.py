@@ -57,8 +57,8 @@ PLANTED = {
     ),
     "noise once a round": (
         NOISE,
-        "        found += draws.noise(total.size)\n",
-        "        found += draws.noise(total.size) if not hasattr(draws, 'spoken') else 0\n        draws.spoken = True\n",
+        "        noisy += draws.noise(total.size)\n",
+        "        noisy += draws.noise(total.size) if not hasattr(draws, 'spoken') else 0\n        draws.spoken = True\n",
         "times the variance",
     ),
     "the same noise for all tensors": (
@@ -75,10 +75,10 @@ PLANTED = {
     ),
     "float noise on a float sum": (
         NOISE,
-        "        found = np.rint(total / self.step)\n        found += draws.noise(total.size)\n        found *= self.step\n",
+        "        noisy = np.rint(total / self.step)\n        noisy += draws.noise(total.size)\n        noisy *= self.step\n",
         (
             "        noise = (draws.noise(total.size) * self.step).astype(np.float32)\n"
-            "        found = (total.astype(np.float32) + noise).astype(np.float64)\n"
+            "        noisy = (total.astype(np.float32) + noise).astype(np.float64)\n"
         ),
         "last bits",
     ),

@@ -16,11 +16,10 @@ from sim.sweeps.plan import make_plan
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "study"))
 import study
-from idx_files import write_set
 from pictures import draw_all
-from results import COMPRESSOR, DIGITS, PLACES, SERVED, SERVER, SQUEEZED, Curve, Over, Results, contenders, note_places
+from results import COMPRESSOR, DIGITS, PLACES, SERVED, SERVER, SQUEEZED, Curve, Results, contenders, note_places
 from run_reports import REFERENCE, point, report
-from simple_cnn import DATA, mnist, simple_cnn
+from simple_cnn import DATA, mnist
 from study import FULL, HERE, PARTS, QUICK, SIZES, SMALLEST
 from tables import write_tables
 
@@ -53,12 +52,6 @@ def test_a_target_is_reached_between_two_points():
     assert curve.first(0.7) == pytest.approx(15)
     assert curve.first(0.05) == 0
     assert curve.first(0.95) is None
-
-
-def test_a_figure_that_one_seed_lacks_is_none():
-    """A mean over those that got there would flatter."""
-    assert Over.of([1.0, None]) is None
-    assert Over.of([1.0, 3.0]).mean == 2.0
 
 
 @pytest.fixture
@@ -143,20 +136,8 @@ def test_a_run_is_written_down_with_the_time_that_its_slowest_node_takes(tmp_pat
     assert {row["slowest_s"] for row in rows} == {2.0}
 
 
-def test_the_tutorials_network_has_its_size():
-    assert sum(tensor.numel() for tensor in simple_cnn().parameters()) == 421_642
-
-
 def context(node, nodes, folder, **local):
     return NodeContext(node=node, nodes=nodes, name="a", seed=0, base_dir=folder, local=local)
-
-
-def test_images_are_thinned_out_evenly_and_split(tmp_path, monkeypatch):
-    write_set(tmp_path / "mnist", "train", count=40)
-    write_set(tmp_path / "mnist", "t10k")
-    monkeypatch.setenv(DATA, str(tmp_path))
-    (inputs, targets), test = mnist(partition="classes:2", images=20).data(context(0, 5, tmp_path))
-    assert (tuple(inputs.shape), len(set(targets.tolist())), len(test[1])) == ((4, 1, 28, 28), 2, 20)
 
 
 def test_without_mnist_the_task_says_what_it_wants(tmp_path, monkeypatch):

@@ -26,6 +26,7 @@ from sim import (
     make_plan,
     plan,
     result_of,
+    silent,
     sim,
     systems,
     write_plan,
@@ -43,10 +44,6 @@ def short_search(monkeypatch):
     """Graphs are searched in tests/topologies, and here once for each wish."""
     monkeypatch.setattr(shortlist, "EVALUATIONS", 20)
     monkeypatch.setattr(shortlist, "_designed", found_once)
-
-
-def silent(_words):
-    pass
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,7 @@ GONE: Mapping[str, Mapping[str, str]] = {
     "format": dict.fromkeys(("metis", "mtx", "gexf", ".metis", ".graph", ".mtx", ".gexf"), "edgelist, graphml or npz"),
     "strategy": dict.fromkeys(("fiedler", "betweenness"), "degree"),
     "weights": {"max-degree": "metropolis or best-constant"},
+    "d-cliques:inter": dict.fromkeys(("small-world", "fractal"), "ring or full"),
     "command": {"augment": "p2pfl topology design SPEC --add K"},
     "option": {
         **dict.fromkeys(("--near", "--distances"), "--far NODES=TIME"),
@@ -94,6 +95,7 @@ GONE: Mapping[str, Mapping[str, str]] = {
         "--schedules": "compare with the schedules beside it",
         "--top": "design without it: ten are listed",
         "--budget-bytes": "--minimize bytes",
+        "--dimension": "simulate without it",
         "--edges": "attack without it: nodes fail",
         "--repeat": "--seed for another draw",
         "--runs": "simulate without it",
@@ -107,8 +109,8 @@ GONE: Mapping[str, Mapping[str, str]] = {
 
 def is_gone(kind: str, name: object) -> str | None:
     """Say in a sentence what to use in place of `name`; None if it never was one of this kind."""
-    instead = GONE[kind].get(name) if isinstance(name, str) else None
-    return instead and f"{name} is gone; use {instead}"
+    instead = GONE[kind].get(name) if isinstance(name, str) and kind in GONE else None
+    return instead and f"{name} is gone: use {instead}"
 
 
 def refuse_gone(kind: str, name: object) -> None:

@@ -216,7 +216,7 @@ def needed(module: str, extra: str, what: str) -> Any:
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
         text = f"needs {what}, which " + ("is not installed" if missing else f"cannot be imported: {error}")
-        raise UserError(text, file=f"p2pfl.adapt.{extra}", allowed=f"pip install 'p2pfl-gossip[{extra}]'") from error
+        raise UserError(text, file=f"p2pfl.adapt.{extra}", allowed=f"pip install '.[{extra}]' in a checkout") from error
 
 
 LOSSES = ("train_loss", "train-loss", "loss")

@@ -218,7 +218,7 @@ def lora(
     from peft import LoraConfig  # noqa: PLC0415 - an extra
 
     if ffa:
-        raise UserError("is gone", key="task.ffa", value=ffa, allowed="false: both halves of an adapter are exchanged")
+        raise UserError("is gone: both halves of an adapter are exchanged", key="task.ffa", value=ffa)
     if rank < 1:
         raise UserError("not a rank", key="task.rank", value=rank, allowed="a whole number from 1")
     if not 0 < alpha < math.inf:

@@ -73,7 +73,7 @@ def check(federation: Path, form: Form, *, in_full: bool) -> int:
         click.echo(f"{_count(len(mistakes), 'mistake')}, {_count(len(warnings), 'warning')}")
         if inspected is not None:
             print_brief(report, inspected.federation, inspected)
-            click.echo("" if in_full else "more: p2pfl check --all, or --format json")
+            click.echo("" if in_full else f"more: p2pfl check {federation} --all, or --format json")
         for section in checks if in_full else ():
             if report.get(section.part):
                 section.show(report[section.part])

@@ -242,6 +242,11 @@ class MixingCheck(Check):
         self.borne: list[Bearing] = []
 
     def before_launch(self, inspected: Inspected) -> None:
+        task, file = inspected.federation.task.name, inspected.federation.path
+        place = task.rpartition(":")[0]
+        if place.endswith(".py") and not (code := file.parent / place).is_file():
+            mistake = UserError(f"there is no file {code.absolute()}", file=file, key="task.name", value=task)
+            inspected.mistakes.append(mistake)
         inspected.mistakes += compressor_mistakes(inspected.federation)
         if (alone := mistake_of_rule(inspected.federation, bearings(inspected.federation))) is not None:
             inspected.mistakes.append(alone)

@@ -52,7 +52,7 @@ def list_kind(*, kind: str, form: Form) -> None:
             rows = [{key: getattr(entry, name) or None for key, name in keys.items()} for entry in STALENESS.values()]
             write_rows(rows, form)
         case _:
-            write_rows(find_attackers().listed(), form, title="attacks")
+            _write(find_attackers().listed(), form)
 
 
 def _write(rows: Sequence[dict[str, Any]], form: Form) -> None:

@@ -138,7 +138,9 @@ def _run(arguments: Sequence[str] | None, command: click.Command, name: str) -> 
         result = command.main(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        (_with_hint(error) if isinstance(error, click.NoSuchOption | click.BadOptionUsage) else error).show()
+        if isinstance(error, click.NoSuchOption | click.BadOptionUsage):
+            error = _with_hint(error, arguments or sys.argv[1:])
+        error.show()
         return error.exit_code
     except ModuleNotFoundError as error:
         if error.name is None or error.name not in EXTRAS:
@@ -160,11 +162,11 @@ def _run(arguments: Sequence[str] | None, command: click.Command, name: str) -> 
     return result if isinstance(result, int) else 0
 
 
-def _with_hint(error: click.NoSuchOption | click.BadOptionUsage) -> click.ClickException:
+def _with_hint(error: click.NoSuchOption | click.BadOptionUsage, arguments: Sequence[str]) -> click.ClickException:
     """Say what to use in place of an option that is gone; suggest `--format json` for `--json` where there is that."""
-    name = " ".join([*(error.ctx.command_path.split()[1:] if error.ctx else ()), error.option_name])
+    name = " ".join([*(error.ctx.command_path.split()[1:] if error.ctx else arguments[:1]), error.option_name])
     if isinstance(error, click.BadOptionUsage):
-        return click.UsageError(f"{error.message} {GONE[name].capitalize()}", error.ctx) if name in GONE else error
+        return click.UsageError(f"{error.message} {GONE[name]}", error.ctx) if name in GONE else error
     if name in GONE:
         return click.UsageError(f"{error.option_name} is gone: {GONE[name]}", error.ctx)
     form = error.option_name.lstrip("-")

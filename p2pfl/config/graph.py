@@ -107,8 +107,8 @@ def read_graph(spec: str, members: tuple[Member, ...], seed: int, mistakes: Mist
         refuse_special(mistakes.file.parent / spec)
         topology, schedule = federation_graph(spec, [member.name for member in there], seed, mistakes.file.parent)
     except TopologyError as error:
-        text = f"{error.key}: {error.message}" if error.key else error.message
-        mistakes.add(f"{spec}: {text}", KEY, error.value, error.allowed)
+        places = () if error.key == "topology" else (spec, error.key)
+        mistakes.add(": ".join(filter(None, (*places, error.message))), KEY, error.value, error.allowed)
         return MemberGraph()
     except UserError as error:
         mistakes.errors.append(error)

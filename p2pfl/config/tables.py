@@ -45,13 +45,13 @@ because a match starts only at whole parts.
 MOST_GUESSES = 100
 """The most unknown keys per table for which a similar key is searched, because the search takes a while."""
 GONE: Mapping[str, str] = {
-    "gossip.memory": 'compressor = "fragment:8" where memory is short',
-    "node.memory_mb": "`p2pfl check`, which says how much memory a node will take",
-    "features": "a package of your own under p2pfl/features: CONTRIBUTING.md",
-    "data.reload_s": "a restart of the node, which reads its data and goes on",
-    "network.share_addresses": "no such key: on one LAN `discovery = true` does it; or list the address, if others can "
-    "dial it",
-    "network.neighbors": "no such table: max_kbit_s under [network] is for all neighbors together",
+    "gossip.memory": 'use compressor = "fragment:8" where memory is short',
+    "training.control_variate": 'use method = "variate:beta=0.1"',
+    "node.memory_mb": "`p2pfl check` says how much memory a node will take",
+    "features": "write a package of your own under p2pfl/features: CONTRIBUTING.md",
+    "data.reload_s": "restart the node, which reads its data and goes on",
+    "network.share_addresses": "on one LAN use `discovery = true`; or list the address, if others can dial it",
+    "network.neighbors": "max_kbit_s under [network] is for all neighbors together",
 }
 """Keys of earlier versions, each with what to use instead."""
 
@@ -125,7 +125,7 @@ def unknown_keys(
     words, unknown = list(known), 0
     for key, value in table.items():
         if key not in words and prefix + key in GONE:
-            mistakes.add("is gone", prefix + key, _brief(value), GONE[prefix + key])
+            mistakes.add(f"is gone: {GONE[prefix + key]}", prefix + key, _brief(value))
         elif key not in words:
             unknown += 1
             close = difflib.get_close_matches(key, words, n=1, cutoff=0.6) if unknown <= MOST_GUESSES else []

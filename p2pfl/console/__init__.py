@@ -19,7 +19,9 @@ from click.shell_completion import CompletionItem
 GONE: Mapping[str, str] = {
     **{name: f"use p2pfl list {name}" for name in ("rules", "methods", "compressors", "staleness")},
     "completion": "_P2PFL_COMPLETE=bash_source p2pfl prints the script (or zsh_source, fish_source)",
-    **dict.fromkeys(("demo --spawn", "launch --spawn"), "without it, too, nodes share nothing where they must not"),
+    **dict.fromkeys(
+        ("demo --spawn", "launch --spawn"), "each node is a process of its own in any case, and shares at most imports"
+    ),
     **dict.fromkeys(
         ("demo --log", "launch --log", "run --log"),
         "the report has the history; p2pfl run --format json prints a line, and /metrics has the figures, as they come",
@@ -35,12 +37,12 @@ GONE: Mapping[str, str] = {
     "watch --every": "it looks once a second",
     "relay --mbit": "the system bounds its traffic (tc); federations get equal shares",
     "relay --name": "write one URL of the relay in all files: members that dial different names do not meet",
-    **dict.fromkeys(
-        ("relay --month-gb", "relay --state", "relay --members", "relay --metrics"),
-        "the machine counts its traffic (vnstat); the relay's log says who is refused and why",
-    ),
+    "relay --members": "a relay serves up to 2,000 members",
+    "relay --metrics": "the relay's log says who is refused and why",
+    **dict.fromkeys(("relay --month-gb", "relay --state"), "the machine counts its traffic (vnstat)"),
     "doctor --seconds": "run it again",
     "member ticket": "p2pfl member hand writes and sends new tickets, too",
+    "member hand --days": "tickets hold for a year",
     "invite --days": "an invite is valid for three days; invite again",
     "invite --no-qr": "the QR code is drawn on a terminal alone",
     "predict --keep": "rows are in the order of TABLE: put its columns beside them",
@@ -55,7 +57,7 @@ GONE: Mapping[str, str] = {
     "check --byzantine": "write the rule with that b into [gossip]: check warns of what does not tolerate it",
     "new --name": "the federation has the name of its folder; write another into federation.toml",
     "list --parameters": "p2pfl check has the bytes of your own model",
-    "evaluate --federation": "without a FILE it is gone: p2pfl score on a table that no node has",
+    "evaluate --federation": "Without a FILE it is gone: p2pfl score on a table that no node has",
     "evaluate --finetune": "p2pfl export --finetune, and evaluate that file",
     "stats --questions": "end --answer with Ctrl-C",
     "audit --budget-s": "use --quick, or --attacks with fewer",

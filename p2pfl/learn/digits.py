@@ -75,9 +75,12 @@ def mlp(*sizes: int) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-def mnist_idx(*, path: str = "", hidden: int = 128, partition: str | None = None) -> Task:
+def mnist_idx(*, path: str = "", model: str = "mlp", hidden: int = 128, partition: str | None = None) -> Task:
     """Build the task. `path` is relative to the federation file; without it, every node names its own."""
     at_least("hidden", hidden, 1)
+    if model != "mlp":
+        text = "is gone: the model is an mlp; for another, such as the cnn before, write a task of your own"
+        raise UserError(text, key="task.model", value=model)
     if partition is not None:
         parse_partition(partition)
 

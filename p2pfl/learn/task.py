@@ -50,6 +50,15 @@ Rows = NDArray[np.int64]
 Labels = NDArray[Any]
 
 ALLOWED = "iid, dirichlet:ALPHA or ALPHA,LEAST, shards:K, classes:K, sizes:A,B,... (one per node), draw:K"
+_OWN_TABLES = "give each node a table of its own"
+GONE = {
+    "natural": _OWN_TABLES,
+    "natural-id": _OWN_TABLES,
+    "shard": "use shards:K",
+    "pathological": "use classes:K",
+    "size": "use sizes:A,B,...",
+}
+"""Partitions of the version before, and what to do in their place."""
 _DIRICHLET_DRAWS = 10
 
 
@@ -201,6 +210,8 @@ def parse_partition(spec: str) -> Partition:
         "sizes": len(numbers) >= 1,
         "draw": len(numbers) == 1 and numbers[0].is_integer(),
     }
+    if name in GONE:
+        raise UserError(f"{name} is gone: {GONE[name]}", key="task.partition")
     if not fits.get(name, False) or not all(0 < number < np.inf for number in numbers):
         raise UserError("no such partition", key="task.partition", value=spec, allowed=ALLOWED)
     return Partition(spec, name, numbers)

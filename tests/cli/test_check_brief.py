@@ -28,7 +28,7 @@ def test_ten_lines_say_mistakes_warnings_rows_and_costs(p2pfl, ward):
     assert said["a"].startswith("round     20 steps of training, and 2.7 kB to 5.4 kB sent by the busiest node")
     assert said["sent"].startswith("estimate: ")
     assert said["sent"].split(" by ")[1].startswith("all nodes in 40 rounds and 10 closing ones; ")
-    assert lines[-1] == "more: p2pfl check --all, or --format json"
+    assert lines[-1] == f"more: p2pfl check {ward} --all, or --format json"
 
 
 def test_the_estimate_of_bytes_covers_headers_and_closing_rounds(p2pfl, ward):

@@ -136,8 +136,10 @@ def test_attacks_are_listed_with_what_a_liar_must_know(p2pfl):
     assert all(row["shows"] and row["knows"] and row["source"] for row in rows)
 
 
-@pytest.mark.parametrize("words", [("rules",), ("completion",), ("sim", "attacks"), ("launch", "ward", "--spawn")])
+@pytest.mark.parametrize(
+    "words", [("rules",), ("evaluate", "ward", "--federation"), ("sim", "attacks"), ("launch", "ward", "--spawn")]
+)
 def test_what_is_gone_says_what_to_use(p2pfl, words):
     outcome = p2pfl(*words)
     assert outcome.code == 2
-    assert f"{words[-1]} is gone: " in outcome.err
+    assert " is gone: " in outcome.err

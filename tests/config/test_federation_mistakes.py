@@ -36,7 +36,7 @@ ONE_LINE = [
     ('name = "pi1"', 'name = "../pi1"', "node[1].name", "../pi1", "A-Z"),
     ('name = "pi1"', 'name = "pi0"', "node[1].name", "pi0", "different"),
     ("[gossip]", "[gosip]", "gosip", "a table of 2", "gossip"),
-    ("[gossip]", "[features]\n[gossip]", "features", "a table of 0", "a package of your own"),
+    ("[gossip]", "[features]\n[gossip]", "features", "a table of 0", None),
 ]
 
 

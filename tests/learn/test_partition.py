@@ -107,9 +107,9 @@ def test_what_a_node_draws_depends_on_seed_and_node_alone():
 
 @pytest.mark.parametrize("spec", NONSENSE)
 def test_a_spec_that_means_nothing_is_refused_and_the_allowed_ones_are_named(spec):
-    with pytest.raises(UserError, match="dirichlet:ALPHA") as caught:
+    with pytest.raises(UserError, match=r"dirichlet:ALPHA|natural is gone: ") as caught:
         parse_partition(spec)
-    assert caught.value.value == spec
+    assert spec in {caught.value.value, "natural"}
 
 
 @pytest.mark.parametrize(

@@ -307,22 +307,22 @@ def test_a_negative_seed_is_refused_by_every_command(name):
 
 @pytest.mark.parametrize("name", GONE["topology"])
 def test_a_family_that_is_gone_says_what_to_use(name):
-    with pytest.raises(TopologyError, match=rf"^topology: {name} is gone; use \S"):
+    with pytest.raises(TopologyError, match=rf"^topology: {name} is gone: use \S"):
         build(f"{name}:size=4", 9)
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["augment", "ring", "-n", "9", "--add", "1"], "augment is gone; use p2pfl topology design SPEC --add K"),
-        (["info", "ring", "-n", "9", "--within", "1s"], "info --within is gone; use Ctrl-C"),
-        (["info", "ring", "-n", "9", "--near=1ms"], "--near is gone; use --far"),
-        (["attack", "ring", "-n", "9", "--repeat", "3"], "--repeat is gone; use --seed"),
-        (["simulate", "ring", "-n", "9", "--mode", "gossip"], "--mode is gone; use simulate without it"),
-        (["info", "ring", "-n", "9", "--weights", "max-degree"], "max-degree is gone; use metropolis or best-constant"),
-        (["convert", "ring", "-n", "9", "ring.metis"], ".metis is gone; use edgelist"),
-        (["convert", "ring", "-n", "9", "ring", "--to", "mtx"], "mtx is gone; use edgelist"),
-        (["info", "ring.mtx"], ".mtx is gone; use edgelist"),
+        (["augment", "ring", "-n", "9", "--add", "1"], "augment is gone: use p2pfl topology design SPEC --add K"),
+        (["info", "ring", "-n", "9", "--within", "1s"], "info --within is gone: use Ctrl-C"),
+        (["info", "ring", "-n", "9", "--near=1ms"], "topology info --help' for help. Error: --near is gone: use --far"),
+        (["info", "ring", "-n", "9", "--weights", "max-degree"], "max-degree is gone: use metropolis or best-constant"),
+        (["convert", "ring", "-n", "9", "ring.metis"], ".metis is gone: use edgelist"),
+        (["convert", "ring", "-n", "9", "ring", "--to", "mtx"], "mtx is gone: use edgelist"),
+        (["info", "ring.mtx"], ".mtx is gone: use edgelist"),
+        (["list", "wheel"], "wheel is gone: use hierarchical"),
+        (["info", "d-cliques:inter=fractal", "-n", "20"], "d-cliques:inter: fractal is gone: use ring or full"),
     ],
 )
 def test_what_is_gone_from_the_commands_says_what_to_use(capsys, arguments, said):

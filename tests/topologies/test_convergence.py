@@ -212,7 +212,7 @@ def test_all_that_may_fail_can(strategy):
 def test_an_unknown_strategy_is_told_the_nearest():
     with pytest.raises(TopologyError, match="did you mean 'degree'"):
         decay(build("ring", 8), 1, "degre")
-    with pytest.raises(TopologyError, match="fiedler is gone; use degree"):
+    with pytest.raises(TopologyError, match="fiedler is gone: use degree"):
         decay(build("ring", 8), 1, "fiedler")
 
 

@@ -45,10 +45,13 @@ class TopologyCommands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        options = [word.partition("=")[0] for word in args[1:]]
-        words = [("command", args[0]), *(("option", name) for word in options for name in (word, f"{args[0]} {word}"))]
-        if said := next(filter(None, (is_gone(*word) for word in words)), None):
+        if said := is_gone("command", args[0]):
             raise click.UsageError(said, ctx)
+        command = self.get_command(ctx, args[0])
+        options = [word.partition("=")[0] for word in args[1:]] if command else []
+        for name in (name for word in options for name in (word, f"{args[0]} {word}")):
+            if said := is_gone("option", name):
+                raise click.UsageError(said, click.Context(command or self, ctx, args[0]))
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:

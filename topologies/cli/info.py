@@ -102,10 +102,11 @@ def list_command(name: str | None, form: str) -> None:
 
     A federation can run what is static, and schedules of undirected graphs. Directed graphs are for study only.
     """
-    from topologies.errors import TopologyError, nearest  # noqa: PLC0415 - `--help` stays instant
+    from topologies.errors import TopologyError, nearest, refuse_gone  # noqa: PLC0415 - `--help` stays instant
     from topologies.families import FAMILIES  # noqa: PLC0415 - as above
 
     if name is not None and name not in FAMILIES:
+        refuse_gone("topology", name)
         raise TopologyError("unknown topology", key="name", value=name, allowed=nearest(name, FAMILIES))
     rows = [_row(each, family) for each, family in FAMILIES.items() if name in {None, each}]
     if form == "json":

@@ -180,4 +180,5 @@ def _value(name: str, key: str, text: str, parameter: FamilyParameter) -> Any:
     try:
         return parameter.read(text)
     except ValueError:
+        refuse_gone(f"{name}:{key}", text)
         raise TopologyError("impossible value", key=f"{name}:{key}", value=text, allowed=parameter.allowed) from None

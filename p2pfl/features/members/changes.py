@@ -81,6 +81,8 @@ def hand_again(path: Path, key_file: Path | None, *, offline: bool) -> bool:
         click.echo(f"the nodes have version {charter.version} already: wrote {keep(newest, charter)}", err=True)
     credentials = _write_tickets(newest, admin) if has_relays else b""
     if offline:
+        if not has_relays:
+            click.echo("wrote nothing: without relays there are no tickets, and --offline sends nothing", err=True)
         return True
     handed = asyncio.run(hand(newest, charter, admin, nearby, credentials))
     _tell(handed)

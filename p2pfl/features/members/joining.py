@@ -187,9 +187,9 @@ def join(line: str, directory: Path | None, source: Path | None, address: str | 
     shown = directory or Path(invited.federation_name)
     click.echo(request)
     click.echo(f"made {shown / invited.name}: its key stays on this machine", err=True)
-    text = "send the line above to whoever made the invite, for p2pfl member add, or replace"
-    click.echo(f"{text}: what `p2pfl invite` has named there", err=True)
-    click.echo(f"the command asks there whether the key is {fingerprint(key)}: compare", err=True)
+    text = "send the line above to whoever made the invite"
+    click.echo(f"{text}, who gives it to the command that `p2pfl invite` printed there", err=True)
+    click.echo(f"that command asks whether the key is {fingerprint(key)}: compare", err=True)
     if not (target / FILE_NAME).exists():
         text = f"still missing in {shown}: federation.toml and the task's file, as on any other node; copy them there"
         click.echo(text, err=True)

@@ -86,7 +86,7 @@ def read_model(path: Path, table: Path) -> Read:
 OWN = "the node has learned from rows of this very table: it will do worse on others"
 
 
-@click.command(epilog="\b\nExample:\n  p2pfl score hospitals/site1 test.csv\n  p2pfl score model.safetensors test.csv")
+@click.command(epilog="\b\nExamples:\n  p2pfl score hospitals/site1 test.csv\n  p2pfl score model.safetensors test.csv")
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
 @click.argument("table", metavar="TABLE", type=click.Path(path_type=Path))
 @format_option("table", "json", "csv")

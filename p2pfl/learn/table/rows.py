@@ -109,10 +109,10 @@ TYPES: Mapping[str, Any] = get_type_hints(Layout) | {"missing": list[Code] | dic
 """The keys of a layout, and their types in a file."""
 KEYS = tuple(TYPES)
 GONE = {
-    "header": "a first line with the names of the columns",
-    "columns": "a first line with the names of the columns",
-    "id": "nothing: all cells of a row decide whether it is held out",
-    "limit_mb": "nothing: a table of any size is read",
+    "header": "write a first line with the names of the columns",
+    "columns": "write a first line with the names of the columns",
+    "id": "all cells of a row decide whether it is held out",
+    "limit_mb": "a table of any size is read",
 }
 """Keys of the version before, and what to write in their place."""
 IN_WORDS = {
@@ -138,7 +138,7 @@ def make_layout(task: Mapping[str, Any], local: Mapping[str, Any], schema: Mappi
     missing: dict[str, frozenset[str]] = {}
     for prefix, table in (("schema.", schema or {}), ("task.", task), ("data.", local)):
         for key in GONE.keys() & table.keys():
-            raise UserError("is gone", key=prefix + key, value=table[key], allowed=GONE[key])
+            raise UserError(f"is gone: {GONE[key]}", key=prefix + key, value=table[key])
         given = {key: _converted(prefix, key, table[key]) for key in KEYS if key in table}
         for column, codes in _codes(given.pop("missing", {})).items():
             missing[column] = missing.get(column, frozenset()) | codes

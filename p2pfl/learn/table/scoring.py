@@ -190,7 +190,7 @@ def tested(model: ScoresTables, table: Table) -> TableOutputs:
 
 OPSET, ML_OPSET, IR_VERSION = 17, 3, 8
 """ONNX versions that are old enough for the runtimes in use."""
-INSTALL = "pip install 'p2pfl-gossip[onnx]'"
+INSTALL = "pip install '.[onnx]' in a checkout of p2pfl"
 
 
 def to_onnx(model: TableModel, metadata: dict[str, str]) -> bytes:

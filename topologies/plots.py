@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from io import BytesIO
@@ -75,6 +76,20 @@ def plain(axes: Any) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=9)
+
+
+def legend_columns(texts: Iterable[str], width: float) -> int:
+    """Return how many columns a legend with these texts may have, if it may be so many inches wide."""
+    longest = max(len(line) for text in texts for line in text.split("\n"))
+    return max(1, int(width / (0.6 + 0.075 * longest)))
+
+
+def legend_above(
+    axes: Any, handles: Sequence[Any], texts: Sequence[str], columns: int, title: str | None = None
+) -> None:
+    """Put a legend between the title of the picture and its first axes, where it takes no width from them."""
+    place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.3}
+    axes.legend(handles, texts, ncols=columns, title=title, alignment="left", fontsize=8.5, frameon=False, **place)
 
 
 def shown(text: str, longest: int = 60) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from p2pfl.errors import UserError
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
 from p2pfl.reporting.measures import Point, Statistic, measures_of, value_of
-from topologies.plots import DARK, counted, new_figure, plain, save, shown
+from topologies.plots import DARK, counted, legend_above, legend_columns, new_figure, plain, save, shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,6 +29,12 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#33
 STYLES: tuple[Any, ...] = ("solid", (0, (4, 1.5)), (0, (1, 1)))
 GRAY = "#555555"
 MOST_RUNS = len(COLORS) * len(STYLES)
+MOST_BANDS = 2
+"""The most runs with a band from worst to best. The bands of more would cover each other."""
+WIDTH = 8.0
+"""The width of a picture, in inches."""
+THIN = 0.8
+"""The width of the line of a worst node."""
 TRAINING = Measure("train_loss", "loss", higher_is_better=False)
 """The measure in the first panel if there is no common test set."""
 MOST_LEARNED = 3
@@ -87,14 +93,18 @@ def draw_runs(runs: Sequence[Drawable], path: Path | None, x: X = "time", labels
         panels.append(partial(_draw_distance, runs=runs, x=x))
     if x != "bytes":
         panels.append(partial(_draw_bytes, runs=runs, x=x))
-    figure: Figure = new_figure(8 if len(runs) == 1 else 9, 1.4 + 2.3 * len(panels) if panels else 3)
+    marks = _marks(runs, labels)
+    columns = legend_columns([text for _, text in marks], WIDTH)
+    rows = math.ceil(len(marks) / columns)
+    figure: Figure = new_figure(WIDTH, 1.0 + 0.2 * rows + 2.3 * len(panels) if panels else 3)
     places: Any = figure.subplots(len(panels), 1, sharex=True, squeeze=False).flat if panels else []
     for draw_panel, axes in zip(panels, places, strict=True):
         plain(axes)
         draw_panel(axes)
     if panels:
         _across(figure.axes[-1], runs, x)
-        _explain(figure, runs, labels)
+        handles, texts = zip(*marks, strict=True)
+        legend_above(figure.axes[0], handles, texts, columns)
         figure.align_ylabels()
     figure.suptitle(_title(runs), fontsize=10.5, color=DARK, x=0.01, ha="left")
     if path is not None:
@@ -131,7 +141,10 @@ def _draw_learned(axes: Any, runs: Sequence[Drawable], measure: Measure, x: X) -
         known = [(at, spread) for at, spread in spreads if spread is not None and at is not None]
         at = [moment for moment, _ in known]
         low, high = [spread.min for _, spread in known], [spread.max for _, spread in known]
-        axes.fill_between(at, low, high, color=_color(place), alpha=0.16, linewidth=0)
+        if len(runs) <= MOST_BANDS:
+            axes.fill_between(at, low, high, color=_color(place), alpha=0.16, linewidth=0)
+        else:
+            axes.plot(at, low if measure.higher_is_better else high, color=_color(place), linewidth=THIN)
         _line(axes, [(at, spread.mean) for at, spread in known], place)
     for style, _, scores in [] if measure is TRAINING else _references(runs):
         for value in (value_of(score, measure) for score in scores):
@@ -236,20 +249,25 @@ def _across(axes: Any, runs: Sequence[Drawable], x: X) -> None:
         axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
 
 
-def _explain(figure: Any, runs: Sequence[Drawable], labels: Sequence[str]) -> None:
+def _marks(runs: Sequence[Drawable], labels: Sequence[str]) -> list[tuple[Any, str]]:
+    """Return the legend: what is drawn, and what it is."""
     from matplotlib.lines import Line2D  # noqa: PLC0415 - as above
     from matplotlib.patches import Patch  # noqa: PLC0415 - as above
 
     marks: list[tuple[Any, str]] = []
-    mixed = len({run.simulated for run in runs}) > 1
+    common = _common(runs)
     for place, (run, label) in enumerate(zip(runs, labels or [""] * len(runs), strict=True)):
         line = Line2D([], [], color=_color(place), linewidth=1.7, linestyle=STYLES[place // len(COLORS)])
-        marks.append((line, "mean of the nodes" if len(runs) == 1 else _run_label(run, label, mixed=mixed)))
-    marks.append((Patch(color=COLORS[0] if len(runs) == 1 else GRAY, alpha=0.16), _band(runs)))
+        own = [fact for fact, shared in zip(_facts(run), common, strict=True) if fact not in {shared, label}]
+        text = ": ".join(filter(None, [shown(label, 32), shown(", ".join(own), 48)]))
+        marks.append((line, "mean of the nodes" if len(runs) == 1 else text))
+    if len(runs) <= MOST_BANDS:
+        marks.append((Patch(color=COLORS[0] if len(runs) == 1 else GRAY, alpha=0.16), _band(runs)))
+    else:
+        marks.append((Line2D([], [], color=GRAY, linewidth=THIN), "worst node"))
     for style, name, _ in _references(runs):
         marks.append((Line2D([], [], color=GRAY, linewidth=1.1, linestyle=style), name))
-    handles, texts = zip(*marks, strict=True)
-    figure.legend(handles, texts, loc="outside right upper", fontsize=8.5, frameon=False)
+    return marks
 
 
 def _band(runs: Sequence[Drawable]) -> str:
@@ -259,15 +277,17 @@ def _band(runs: Sequence[Drawable]) -> str:
     return f"worst to best of {some} nodes" if len(runs) == 1 and some and some < honest else "worst to best node"
 
 
-def _run_label(run: Drawable, label: str, *, mixed: bool) -> str:
-    kind = (", simulated" if run.simulated else ", real") if mixed else ""
-    return f"{shown(label, 32)}\n{counted(len(run.nodes), 'node')}, {shown(run.topology, 28)}{kind}"
+def _facts(run: Drawable) -> list[str]:
+    """Return what distinguishes one run from another."""
+    kind = "simulated" if run.simulated else "real nodes"
+    return [run.config.get("federation", ""), counted(len(run.nodes), "node"), run.topology, f"seed {run.seed}", kind]
+
+
+def _common(runs: Sequence[Drawable]) -> list[str]:
+    """Return the facts of all runs; what differs among them is empty."""
+    return [facts[0] if len(set(facts)) == 1 else "" for facts in zip(*map(_facts, runs), strict=True)]
 
 
 def _title(runs: Sequence[Drawable]) -> str:
-    if len(runs) > 1:
-        return f"{len(runs)} runs"
-    report = runs[0]
-    kind = "simulated" if report.simulated else "real nodes"
-    name, nodes = report.config.get("federation", ""), counted(len(report.nodes), "node")
-    return shown(f"{name}: {nodes}, {report.topology}, seed {report.seed}, {kind}", 100)
+    name, *common = _common(runs)
+    return shown(f"{name or counted(len(runs), 'run')}: {', '.join(filter(None, common))}".removesuffix(": "), 100)

@@ -77,10 +77,6 @@ def _exit_code(sweep: Sweep) -> int:
     return 0
 
 
-LONG = 16
-"""A graph with a longer name has a second line in the table."""
-
-
 def compare(*, graphs: tuple[str, ...], plot: Path | None, quiet: bool, form: Form, **asked: Any) -> int:
     """Carry the command out: see its options in `sim.cli`."""
     if plot is not None:
@@ -132,17 +128,23 @@ def _row(graph: str, report: Report) -> dict[str, Any]:
 
 
 def _shown(row: dict[str, Any]) -> dict[str, str]:
-    """Format a row for a table of 80 columns."""
-    figures = {key: cell(None) if value is None else f"{value:.3g}" for key, value in row.items() if key != "graph"}
-    rates = [cell(None) if row[key] is None else f"{row[key]:.3f}".lstrip("0") for key in ("predicted", "measured")]
+    """Format a row for a table of 80 columns, in which a spec is whole, so that it can be used again."""
+    figures = {
+        key: cell(None) if value is None else _brief(f"{value:.3g}") for key, value in row.items() if key != "graph"
+    }
+    rates = [cell(None) if row[key] is None else _brief(f"{row[key]:.3f}") for key in ("predicted", "measured")]
     figures |= {
-        "apart": f"{row['apart']:.2g}",
+        "apart": _brief(f"{row['apart']:.2g}"),
         "sent": readable_bytes(float(figures["sent"])),
+        "lambda": figures["lambda_2"],
         "mixing": " ".join(rates),
     }
-    del figures["predicted"], figures["measured"]
-    graph = row["graph"]
-    return {"graph": graph.replace(":", ": ") if len(graph) > LONG else graph} | figures
+    del figures["lambda_2"], figures["predicted"], figures["measured"]
+    return {"graph": row["graph"]} | figures
+
+
+def _brief(figure: str) -> str:
+    return figure.lstrip("0") or "0"
 
 
 RESULTS = "results.json"

@@ -6,13 +6,14 @@ sweep: numbers to scale and joined by lines, names side by side. The values of a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from p2pfl.errors import UserError
 from topologies.cli.terminal import readable_bytes
-from topologies.plots import DARK, counted, new_figure, plain, save, shown
+from topologies.plots import DARK, counted, legend_above, legend_columns, new_figure, plain, save, shown
 
 HEIGHTS: Mapping[str, str] = {
     "accuracy_worst": "accuracy of the worst node",
@@ -28,6 +29,11 @@ POWERS_FROM = 20.0
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#a89b00")
 """The colors of Okabe and Ito, which everybody can tell apart; yellow is darkened for thin lines."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+SEPARATOR = " · "
+LONGEST = 60
+"""The most characters of a series' name."""
+MOST_ROWS = 5
+"""A legend with more rows stands beside the axes, not above them."""
 MOST_SERIES = len(COLORS) * len(MARKERS)
 SIDE_BY_SIDE = 0.7
 """The share of the space between two names that their points may take."""
@@ -56,25 +62,34 @@ def draw_sweep(results: Mapping[str, Any], path: Path) -> None:
     others = [name for name, values in results["axes"].items() if name != horizontal and len(values) > 1]
     series: dict[str, list[Row]] = {}
     for row in rows:
-        series.setdefault(", ".join(f"{name} = {row['values'][name]}" for name in others), []).append(row)
+        series.setdefault(SEPARATOR.join(str(row["values"][name]) for name in others), []).append(row)
     if len(series) > MOST_SERIES:
         raise UserError("too many series for one picture", key="REPORT", value=len(series), allowed=str(MOST_SERIES))
     names = list(map(str, results["axes"].get(horizontal, [""])))
     width = 5.0 if to_scale else min(9.0, max(4.4, 0.13 * len(names) * max(4, len(series))))
-    legend = 0.3 + 0.075 * max(len(shown(name, 60)) for name in series) if others else 0.0
-    figure = new_figure(1.2 + width + legend, max(4.4, 1.2 + 0.18 * len(series)))
+    texts, title = [shown(name, LONGEST) for name in series], SEPARATOR.join(others)
+    columns = legend_columns([*texts, title], width)
+    above = math.ceil(len(texts) / columns)
+    if above > MOST_ROWS:
+        figure = new_figure(1.5 + width + 0.075 * max(map(len, [*texts, title])), max(4.4, 1.5 + 0.18 * len(series)))
+    else:
+        figure = new_figure(1.2 + width, 4.4 + (0.25 + 0.2 * above if others else 0.0))
     axes = figure.subplots()
     plain(axes)
-    for number, (name, own_rows) in enumerate(series.items()):
+    for number, own_rows in enumerate(series.values()):
         aside = ((number + 0.5) / len(series) - 0.5) * SIDE_BY_SIDE
         places = [_place(row, horizontal, names, to_scale=to_scale, aside=aside) for row in own_rows]
-        _series(axes, places, [row["metrics"][height] for row in own_rows], number, shown(name, 60), joined=to_scale)
+        _series(axes, places, [row["metrics"][height] for row in own_rows], number, texts[number], joined=to_scale)
     _scales(axes, rows, horizontal, names, height, to_scale=to_scale)
     axes.set_ylabel(HEIGHTS.get(height) or f"{height.removesuffix('_worst')} of the worst node", fontsize=9)
-    axes.set_xlabel("bytes that a node sends" if horizontal is None else horizontal, fontsize=9)
+    words = {None: "bytes that a node sends", "": "a single combination: no option was given several values"}
+    axes.set_xlabel(words.get(horizontal, horizontal), fontsize=9)
     figure.suptitle(_title(results, rows, others), fontsize=9.5, color=DARK, x=0.01, ha="left")
-    if others:
-        figure.legend(loc="outside right upper", frameon=False, fontsize=8, handlelength=1.6)
+    if others and above > MOST_ROWS:
+        figure.legend(loc="outside right upper", title=title, alignment="left", frameon=False, fontsize=8.5)
+    elif others:
+        handles, _ = axes.get_legend_handles_labels()
+        legend_above(axes, handles, texts, columns, title)
     save(figure, path)
 
 
@@ -137,6 +152,7 @@ def _scales(
     else:
         turned = {"rotation": 25, "ha": "right", "rotation_mode": "anchor"} if sum(map(len, names)) > 50 else {}
         axes.set_xticks(range(len(names)), [shown(name, 28) for name in names], **turned)
+        axes.tick_params(axis="x", length=3.5 if horizontal else 0)
         axes.set_xlim(-0.5, len(names) - 0.5)
         axes.grid(visible=False, axis="x")
 

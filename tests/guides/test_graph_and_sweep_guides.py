@@ -77,7 +77,7 @@ def test_the_guide_on_graphs_goes_from_a_comparison_to_a_picture_of_two_simulati
     (tmp_path / "far.toml").write_text(world, encoding="utf-8")
 
     def quicker(script):
-        return script.replace("--rounds 20", "--rounds 2 --no-references").replace("design -n 20", "design -n 8")
+        return script.replace("--rounds 20", "--rounds 2").replace("design -n 20", "design -n 8")
 
     said = pages.follow(GRAPHS, tmp_path, quicker)
     assert "mixing rate" in said[0]

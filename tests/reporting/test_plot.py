@@ -33,7 +33,7 @@ def dashed(axes):
 
 
 def words(figure):
-    return [text.get_text() for text in figure.legends[0].get_texts()]
+    return [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
 
 
 def test_a_run_is_accuracy_distance_and_bytes_over_time():
@@ -52,7 +52,7 @@ def test_a_run_is_accuracy_distance_and_bytes_over_time():
 def test_runs_are_told_apart_by_color_and_named_by_their_files():
     figure = drawn(report([point(0.0), point(2.0)]), report([point(0.0), point(3.0)], topology="star"))
     assert [color for color, *_ in curves(figure.axes[0])] == list(COLORS[:2])
-    assert words(figure)[:2] == ["run0\n2 nodes, ring", "run1\n2 nodes, star"]
+    assert words(figure)[:2] == ["run0: ring", "run1: star"]
 
 
 @pytest.mark.parametrize(("x", "places"), [("time", [1, 3]), ("rounds", [2, 4]), ("bytes", [200, 400])])
@@ -66,7 +66,7 @@ def test_what_runs_across_may_be_chosen(x, places):
 
 def test_where_kinds_differ_the_legend_says_which_is_which():
     figure = drawn(report([point(0.0), point(2.0)]), report([point(0.0), point(3.0)], simulated=False))
-    assert words(figure)[:2] == ["run0\n2 nodes, ring, simulated", "run1\n2 nodes, ring, real"]
+    assert words(figure)[:2] == ["run0: simulated", "run1: real nodes"]
 
 
 def test_references_are_dashed_and_dotted():

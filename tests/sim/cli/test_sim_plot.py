@@ -59,12 +59,12 @@ def drawn(p2pfl, write, monkeypatch):
 
 
 def words(figure):
-    return [text.get_text() for text in figure.legends[0].get_texts()]
+    return [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
 
 
 def test_runs_are_named_by_their_files_and_the_option_says_what_runs_across(drawn):
     reports = report([point(0.0), point(2.0)]), report([point(0.0), point(3.0)], topology="star")
-    assert words(drawn(*reports))[:2] == ["run0\n2 nodes, ring", "run1\n2 nodes, star"]
+    assert words(drawn(*reports))[:2] == ["run0: ring", "run1: star"]
     assert drawn(*reports, x="rounds").axes[-1].get_xlabel() == "rounds of a node, on average"
 
 

@@ -18,9 +18,16 @@ _HOME = {
     "World": "sim.worlds.world",
     "simulate": "sim.simulation",
 }
+_GONE = {
+    "adapt": "use a task of p2pfl.adapt.sklearn, and simulate",
+    "load_world": "use World.from_file",
+    "sweep": "use p2pfl sim sweep FILE",
+}
 
 
 def __getattr__(name: str) -> Any:
+    if name in _GONE:
+        raise ImportError(f"sim.{name} is gone: {_GONE[name]}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOME[name]), name)

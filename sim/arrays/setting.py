@@ -27,6 +27,8 @@ from topologies.families import kind
 from topologies.family import GraphKind
 
 Integers = NDArray[np.int64]
+OF_FEDERATION = ("topology", "training", "gossip", "privacy")
+"""Where the keys begin that a federation file has; those of the others are in a world file."""
 
 
 def is_simulated(method: Method) -> bool:
@@ -215,7 +217,8 @@ def setting_of(
 def refuse(federation: FederationConfig, world: WorldSpec, clock: str) -> None:
     """Raise UserError for the first thing in federation or world that arrays do not simulate."""
     for key, value, allowed in _refused(federation, world, clock):
-        raise UserError("arrays cannot simulate this", file=federation.path, key=key, value=value, allowed=allowed)
+        file = federation.path if key.partition(".")[0] in OF_FEDERATION else world.path
+        raise UserError("arrays cannot simulate this", file=file, key=key, value=value, allowed=allowed)
 
 
 def _refused(federation: FederationConfig, world: WorldSpec, clock: str) -> list[tuple[str, Any, str]]:

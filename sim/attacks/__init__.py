@@ -76,7 +76,7 @@ def parse_attack(text: object) -> Attack:
         return Attack(spec=text, lie=own, own=own)
     name, colon, parameters = text.partition(":")
     if name in GONE:
-        raise ValueError(f"{name} is gone; use {GONE[name]}, or your own: docs/how-to/liars.md")
+        raise ValueError(f"{name} is gone: use {GONE[name]}, or your own: docs/how-to/liars.md")
     if name not in ATTACKS:
         near = get_close_matches(name, list(ATTACKS), n=1)
         raise ValueError("no such attack" + (f"; did you mean {near[0]}?" if near else ""))

@@ -38,7 +38,7 @@ MOST_NAMES = 3
 @click.option("--attacks", metavar="NAMES", help="Only these attacks, separated by commas.  [default: all but sums]")
 @click.option("--node", metavar="NAME", help="The node to attack.  [default: the one with most neighbors]")
 @click.option("--quick", is_flag=True, help="One minute: fewer rounds and tries, no membership attack.")
-@click.option("--colluders", type=click.IntRange(1), help="For sums: how many members may cheat.  [default: 1]")
+@click.option("--colluders", type=click.IntRange(1), help="For sums: how many members may look together.  [default: 1]")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @format_option("table", "json", "csv")
 def audit(

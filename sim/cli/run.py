@@ -119,6 +119,8 @@ def _named_as_asked(asked: Mapping[str, Any]) -> Iterator[None]:
         table, _, name = (error.key or "").partition(".")
         if error.key == "gossip.compressor" and "compressor" in asked:
             error.file, error.key = None, "--compressor"
+        elif error.key == "liars.attack" and "attack" in asked:
+            error.file, error.key = None, "--attack"
         elif table.startswith("privacy") and "privacy" in asked:
             error.file, error.key = None, f"--privacy {error.key}".replace("privacy privacy.", "privacy ")
         elif "federation" not in asked and table in ("federation", "task", "training", "gossip") and name:
@@ -285,6 +287,6 @@ def _computation_facts(report: Report) -> dict[str, Any]:
         "computed": report.computed,
         "node-rounds a CPU-second": speed and f"{speed:,.0f}, without evaluation",
         "CPU-seconds": f"{cost.cpu_s:.3g}",
-        "events": f"{cost.events:,}",
+        "events": f"{cost.events:,}" if cost.events else None,
         "peak memory": size(report.peak_memory_bytes or 0),
     }

@@ -97,8 +97,8 @@ def sweep_from(document: Mapping[str, Any], path: Path) -> SweepFile:
     unknown_keys(document, "", ("sweep", "axes"), mistakes)
     given = document.get("sweep", {})
     if isinstance(given, Mapping) and "skip_impossible" in given:
-        text, allowed = "is gone: every combination must be possible", "without it, in two files if need be"
-        raise UserError(text, file=path, key="sweep.skip_impossible", allowed=allowed)
+        text = "is gone: every combination must be possible; write two files if need be"
+        raise UserError(text, file=path, key="sweep.skip_impossible")
     head = read_table(given, "sweep.", HEAD, mistakes)
     axes = _read_axes(document.get("axes", {}), mistakes)
     for first, second in EXCLUSIVE:
@@ -159,7 +159,8 @@ def _check_place(name: str, value: Any, folder: Path, key: str, mistakes: Mistak
     try:
         place = located(name, value, folder)
     except TopologyError as error:
-        mistakes.add(f"{value}: {error.message}", key, error.value, error.allowed)
+        text = error.message if error.key == "topology" else f"{value}: {error.message}"
+        mistakes.add(text, key, error.value, error.allowed)
         return
     if name in FILES and value != NONE and not Path(place).exists():
         mistakes.add("no such file", key, value, 'an existing file, relative to this one, or "none"')

@@ -386,7 +386,10 @@ def _spread(value: Any, least: float, most: float) -> Spread:
 
 def _spread_in_words(text: str) -> Spread:
     kind, _, numbers = text.partition(":")
-    low, high = (float(part) for part in numbers.split(","))
+    try:
+        low, high = (float(part) for part in numbers.split(","))
+    except ValueError:
+        raise ValueError from None  # the caller says what is allowed, not Python
     if kind not in ("uniform", "log-uniform") or not math.isfinite(low + high):
         raise ValueError
     return Spread(kind=kind, low=low, high=high)

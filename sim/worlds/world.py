@@ -132,8 +132,8 @@ class _WorldReader:
         table = self.document.get("compute", {})
         exclusive(table, "compute.", "step_s", "round_s", self.mistakes)
         if isinstance(table, Mapping) and "trace" in table:
-            allowed = "speed, drawn for each node, or [[slow]] tables with a speed for some"
-            self.mistakes.add("is gone", "compute.trace", None, allowed)
+            instead = "use speed, drawn for each node, or [[slow]] tables with a speed for some"
+            self.mistakes.add(f"is gone: {instead}", "compute.trace")
             return None
         return ComputeSpec(**read_table(table, "compute.", model.COMPUTE, self.mistakes))
 

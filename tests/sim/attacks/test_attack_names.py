@@ -45,7 +45,7 @@ def test_what_is_left_out_has_its_default():
         ("sleeper:nan@x", "ROUNDS of sleeper: write a whole number from 1 to 1000000"),
         ("sleeper:label-flip", "sleeper cannot be made of label-flip"),
         ("flood:nan@3", "flood: write flood[:LIE]"),
-        ("zero", "zero is gone; use sign-flip, or your own: docs/how-to/liars.md"),
+        ("zero", "zero is gone: use sign-flip, or your own: docs/how-to/liars.md"),
         ("flood:alei", "no such attack; did you mean alie?"),
     ],
 )

@@ -41,13 +41,6 @@ def test_the_page_runs_from_top_to_bottom(tmp_path, rounds, reaches):
 
 
 @pytest.mark.long
-def test_its_sweep_runs_as_a_script(tmp_path):
-    (block,) = [block for block in BLOCKS if "sweep(" in block]
-    assert run_script(tmp_path, block).count("ring") == 1
-    assert (tmp_path / "topologies-compared" / "results.json").is_file()
-
-
-@pytest.mark.long
 def test_the_notebook_executes_from_top_to_bottom(tmp_path):
     """No output is kept in git."""
     nbformat = pytest.importorskip("nbformat", reason="the extra dev has it")

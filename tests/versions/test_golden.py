@@ -202,7 +202,7 @@ async def test_of_a_neighbor_of_tomorrow_what_is_not_known_is_dropped(meet):
     await meet.old.say(b"".join(encode(tomorrow, LEAST_VERSION)), unknown, side)
     await meet.old.say(b"".join(encode(Ready(version=3))))
     await meet.node.until(meet.node.messages)
-    assert meet.node.links.sides.dropped == {"type 77": 1, "quantum/1": 1}
+    assert meet.node.links.extensions.dropped == {"type 77": 1, "quantum/1": 1}
     assert not meet.node.reasons()
     assert isinstance(message_in(unknown), Unknown)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from io import BytesIO
@@ -78,18 +78,23 @@ def plain(axes: Any) -> None:
     axes.tick_params(labelsize=9)
 
 
-def legend_columns(texts: Iterable[str], width: float) -> int:
-    """Return how many columns a legend with these texts may have, if it may be so many inches wide."""
+def legend_rows(texts: Sequence[str], width: float) -> int:
+    """Return how many rows a legend with these texts needs, if it may be so many inches wide."""
+    return math.ceil(len(texts) / _columns(texts, width))
+
+
+def _columns(texts: Sequence[str], width: float) -> int:
     longest = max(len(line) for text in texts for line in text.split("\n"))
     return max(1, int(width / (0.6 + 0.075 * longest)))
 
 
-def legend_above(
-    axes: Any, handles: Sequence[Any], texts: Sequence[str], columns: int, title: str | None = None
-) -> None:
-    """Put a legend between the title of the picture and its first axes, where it takes no width from them."""
-    place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.3}
-    axes.legend(handles, texts, ncols=columns, title=title, alignment="left", fontsize=8.5, frameon=False, **place)
+def legend_above(axes: Any, marks: Sequence[tuple[Any, str]], width: float, title: str | None = None) -> None:
+    """Put a legend between the title of the picture and its first axes, where it takes no width from them. `marks` are
+    what is drawn and what it is, `width` how many inches it may be wide.
+    """
+    handles, texts = zip(*marks, strict=True)
+    look = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.3, "frameon": False, "fontsize": 8.5}
+    axes.legend(handles, texts, ncols=_columns(texts, width), title=title, alignment="left", **look)
 
 
 def shown(text: str, longest: int = 60) -> str:

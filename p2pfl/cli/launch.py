@@ -55,7 +55,7 @@ from p2pfl.methods import CONSERVATIVE, ROBUST, make_method
 from p2pfl.net.address import free_ports
 from p2pfl.node.feature import Inspected
 from p2pfl.node.folders import appearing, check_result, make_node, own_graph
-from p2pfl.reporting.figures import bearings, in_words
+from p2pfl.reporting.figures import AGREED, bearings, in_words
 from p2pfl.reporting.measures import measures_of, shown, value_of
 from p2pfl.reporting.plot import check_picture, check_target
 from p2pfl.reporting.report import instead
@@ -284,7 +284,7 @@ def _show(report: Report, form: Form) -> None:
         **beyond_facts(report),
         "consensus distance": report.consensus_distance,
         "algebraic connectivity": report.algebraic_connectivity if mixes else None,
-        "contraction, predicted": predicted and round(predicted, 12),
+        "contraction, predicted": AGREED if predicted is not None and predicted < 1e-12 else predicted,
         "contraction, measured": report.contraction.measured,
         "sent in all": size(report.bytes_sent or 0),
         "seconds": report.wall_time_s,

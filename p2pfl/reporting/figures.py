@@ -33,6 +33,7 @@ from topologies import contraction as of_laplacian
 from topologies.graph import component_count
 from topologies.schedule import ROUNDING
 
+AGREED = "0: but for compression and rounding, all would be equal"
 FLOOR = 1e-3
 """Closing rounds count towards the measured contraction until the distance has fallen to this share of the first."""
 

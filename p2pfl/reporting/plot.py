@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from p2pfl.errors import UserError
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
 from p2pfl.reporting.measures import Point, Statistic, measures_of, value_of
-from topologies.plots import DARK, counted, legend_above, legend_columns, new_figure, plain, save, shown
+from topologies.plots import DARK, counted, legend_above, legend_rows, new_figure, plain, save, shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,10 +31,7 @@ GRAY = "#555555"
 MOST_RUNS = len(COLORS) * len(STYLES)
 MOST_BANDS = 2
 """The most runs with a band from worst to best. The bands of more would cover each other."""
-WIDTH = 8.0
-"""The width of a picture, in inches."""
-THIN = 0.8
-"""The width of the line of a worst node."""
+WIDTH_INCHES = 8.0
 TRAINING = Measure("train_loss", "loss", higher_is_better=False)
 """The measure in the first panel if there is no common test set."""
 MOST_LEARNED = 3
@@ -94,17 +91,15 @@ def draw_runs(runs: Sequence[Drawable], path: Path | None, x: X = "time", labels
     if x != "bytes":
         panels.append(partial(_draw_bytes, runs=runs, x=x))
     marks = _marks(runs, labels)
-    columns = legend_columns([text for _, text in marks], WIDTH)
-    rows = math.ceil(len(marks) / columns)
-    figure: Figure = new_figure(WIDTH, 1.0 + 0.2 * rows + 2.3 * len(panels) if panels else 3)
+    rows = legend_rows([text for _, text in marks], WIDTH_INCHES)
+    figure: Figure = new_figure(WIDTH_INCHES, 1.0 + 0.2 * rows + 2.3 * len(panels) if panels else 3)
     places: Any = figure.subplots(len(panels), 1, sharex=True, squeeze=False).flat if panels else []
     for draw_panel, axes in zip(panels, places, strict=True):
         plain(axes)
         draw_panel(axes)
     if panels:
         _across(figure.axes[-1], runs, x)
-        handles, texts = zip(*marks, strict=True)
-        legend_above(figure.axes[0], handles, texts, columns)
+        legend_above(figure.axes[0], marks, WIDTH_INCHES)
         figure.align_ylabels()
     figure.suptitle(_title(runs), fontsize=10.5, color=DARK, x=0.01, ha="left")
     if path is not None:
@@ -144,7 +139,7 @@ def _draw_learned(axes: Any, runs: Sequence[Drawable], measure: Measure, x: X) -
         if len(runs) <= MOST_BANDS:
             axes.fill_between(at, low, high, color=_color(place), alpha=0.16, linewidth=0)
         else:
-            axes.plot(at, low if measure.higher_is_better else high, color=_color(place), linewidth=THIN)
+            axes.plot(at, low if measure.higher_is_better else high, color=_color(place), linewidth=0.8)
         _line(axes, [(at, spread.mean) for at, spread in known], place)
     for style, _, scores in [] if measure is TRAINING else _references(runs):
         for value in (value_of(score, measure) for score in scores):
@@ -250,24 +245,21 @@ def _across(axes: Any, runs: Sequence[Drawable], x: X) -> None:
 
 
 def _marks(runs: Sequence[Drawable], labels: Sequence[str]) -> list[tuple[Any, str]]:
-    """Return the legend: what is drawn, and what it is."""
     from matplotlib.lines import Line2D  # noqa: PLC0415 - as above
     from matplotlib.patches import Patch  # noqa: PLC0415 - as above
 
     marks: list[tuple[Any, str]] = []
-    common = _common(runs)
     for place, (run, label) in enumerate(zip(runs, labels or [""] * len(runs), strict=True)):
         line = Line2D([], [], color=_color(place), linewidth=1.7, linestyle=STYLES[place // len(COLORS)])
-        own = [fact for fact, shared in zip(_facts(run), common, strict=True) if fact not in {shared, label}]
+        own = [fact for fact, shared in zip(_facts(run), _common(runs), strict=True) if fact not in {shared, label}]
         text = ": ".join(filter(None, [shown(label, 32), shown(", ".join(own), 48)]))
         marks.append((line, "mean of the nodes" if len(runs) == 1 else text))
-    if len(runs) <= MOST_BANDS:
-        marks.append((Patch(color=COLORS[0] if len(runs) == 1 else GRAY, alpha=0.16), _band(runs)))
-    else:
-        marks.append((Line2D([], [], color=GRAY, linewidth=THIN), "worst node"))
-    for style, name, _ in _references(runs):
-        marks.append((Line2D([], [], color=GRAY, linewidth=1.1, linestyle=style), name))
-    return marks
+    band = Patch(color=COLORS[0] if len(runs) == 1 else GRAY, alpha=0.16), _band(runs)
+    marks.append(band if len(runs) <= MOST_BANDS else (Line2D([], [], color=GRAY, linewidth=0.8), "worst node"))
+    levels = [
+        (Line2D([], [], color=GRAY, linewidth=1.1, linestyle=style), name) for style, name, _ in _references(runs)
+    ]
+    return [*marks, *levels]
 
 
 def _band(runs: Sequence[Drawable]) -> str:

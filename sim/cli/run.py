@@ -29,6 +29,7 @@ from p2pfl.console.output import (
 from p2pfl.errors import UserError
 from p2pfl.learn.metrics import Measure
 from p2pfl.methods import allowed, from_here
+from p2pfl.reporting.figures import AGREED
 from p2pfl.reporting.measures import measures_of, merit, value_of
 from p2pfl.reporting.plot import check_target
 from p2pfl.reporting.report import NodeReport, Report
@@ -266,11 +267,11 @@ def _graph_facts(report: Report) -> dict[str, Any]:
     period = len(report.config["schedule"])
     of_union = f" of all {period} rounds' edges" if period else ""
     on_average = f", one of {period} rounds" if period else ""
-    contraction = report.contraction
+    contraction, predicted = report.contraction, report.contraction.predicted
     return {
         "topology": report.topology,
         f"algebraic connectivity{of_union}": report.algebraic_connectivity,
-        f"contraction, predicted{on_average}": contraction.predicted,
+        f"contraction, predicted{on_average}": AGREED if predicted is not None and predicted < 1e-12 else predicted,
         f"contraction, measured{on_average}": contraction.measured,
     }
 

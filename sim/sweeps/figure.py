@@ -6,14 +6,13 @@ sweep: numbers to scale and joined by lines, names side by side. The values of a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from p2pfl.errors import UserError
 from topologies.cli.terminal import readable_bytes
-from topologies.plots import DARK, counted, legend_above, legend_columns, new_figure, plain, save, shown
+from topologies.plots import DARK, counted, legend_above, legend_rows, new_figure, plain, save, shown
 
 HEIGHTS: Mapping[str, str] = {
     "accuracy_worst": "accuracy of the worst node",
@@ -68,8 +67,7 @@ def draw_sweep(results: Mapping[str, Any], path: Path) -> None:
     names = list(map(str, results["axes"].get(horizontal, [""])))
     width = 5.0 if to_scale else min(9.0, max(4.4, 0.13 * len(names) * max(4, len(series))))
     texts, title = [shown(name, LONGEST) for name in series], SEPARATOR.join(others)
-    columns = legend_columns([*texts, title], width)
-    above = math.ceil(len(texts) / columns)
+    above = legend_rows(texts, width)
     if above > MOST_ROWS:
         figure = new_figure(1.5 + width + 0.075 * max(map(len, [*texts, title])), max(4.4, 1.5 + 0.18 * len(series)))
     else:
@@ -88,8 +86,7 @@ def draw_sweep(results: Mapping[str, Any], path: Path) -> None:
     if others and above > MOST_ROWS:
         figure.legend(loc="outside right upper", title=title, alignment="left", frameon=False, fontsize=8.5)
     elif others:
-        handles, _ = axes.get_legend_handles_labels()
-        legend_above(axes, handles, texts, columns, title)
+        legend_above(axes, list(zip(axes.get_legend_handles_labels()[0], texts, strict=True)), width, title)
     save(figure, path)
 
 

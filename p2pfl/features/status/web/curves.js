@@ -92,8 +92,9 @@ export class Curves {
   }
 
   series() {
-    if (this.each) return this.names.map((name, place) => ({ label: name, stroke: color(`--c${place % 12}`), width: 1.6, points: { show: false }, spanGaps: true }));
-    const quiet = { points: { show: false }, spanGaps: true, stroke: color("--c0") };
+    const points = { show: plot => plot.data[0].length === 1, size: 6 };
+    if (this.each) return this.names.map((name, place) => ({ label: name, stroke: color(`--c${place % 12}`), width: 1.6, points, spanGaps: true }));
+    const quiet = { points, spanGaps: true, stroke: color("--c0") };
     return [
       { ...quiet, label: "least", width: 0.5 }, { ...quiet, label: "median", width: 2 }, { ...quiet, label: "largest", width: 0.5 },
     ];
@@ -108,10 +109,10 @@ export class Curves {
       legend: { show: false },
       padding: [8, 20, 0, 0],
       cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
-      scales: { y: name === "distance" ? { distr: 3, log: 10 } : { range: (plot, low, high) => range(name === "main" && this.main?.name, low, high, plot.data.slice(1)) } },
+      scales: { x: { range: plot => minute(plot.data[0]) }, y: name === "distance" ? { distr: 3, log: 10 } : { range: (plot, low, high) => range(name === "main" && this.main?.name, low, high, plot.data.slice(1)) } },
       axes: [
         { ...axis, size: 28, space: (_, __, low, high) => high - low <= 300 ? 76 : 48, values: (_, ticks) => this.ticks(ticks) },
-        { ...axis, size: 54, space: 28, values: (_, ticks) => ticks.map(tick => tick === null ? "" : format(tick)), ...(name === "distance" ? { splits: (_, __, low, high) => powers(low, high) } : {}) },
+        { ...axis, size: 54, space: 28, values: (plot, ticks, _, __, step) => this.marks(name, plot, ticks, step), ...(name === "distance" ? { splits: (_, __, low, high) => powers(low, high) } : {}) },
       ],
       hooks: { setCursor: [plot => { hint.textContent = this.hintAt(plot, format); }] },
     };
@@ -120,6 +121,21 @@ export class Curves {
   ticks(ticks) {
     const fine = ticks.length > 1 && ticks[1] - ticks[0] < 60;
     return ticks.map(at => (fine ? seconds : clock).format(new Date(at * 1000)));
+  }
+
+  // Numbers of one axis: as many decimals, one unit and one notation for all.
+  marks(name, plot, ticks, step) {
+    const known = ticks.filter(tick => tick !== null), largest = Math.max(...known.map(Math.abs));
+    if (!plot.data.slice(1).some(line => line.some(value => value !== null))) return ticks.map(() => "");
+    if (name === "distance") return ticks.map(tick => tick === null ? "" : Math.min(...known) < 1e-4 ? power(tick) : String(+tick.toPrecision(2)));
+    let scale = 1, unit = "";
+    if (name === "bytes_per_s") {
+      const thousands = Math.min(4, Math.max(0, Math.floor(Math.log10(largest || 1) / 3)));
+      scale = 1000 ** thousands;
+      unit = " " + ["B", "kB", "MB", "GB", "TB"][thousands];
+    } else if (largest >= 1e6) return ticks.map(power);
+    const decimals = [0, 1, 2, 3, 4, 5].find(count => Math.abs(step / scale * 10 ** count % 1) < 1e-6) ?? 6;
+    return ticks.map(tick => (tick / scale).toFixed(decimals) + unit);
   }
 
   hintAt(plot, format) {
@@ -146,6 +162,9 @@ export class Curves {
     }
   }
 }
+
+const power = value => value.toExponential().replace("+", "").replace("-", "−");
+const minute = times => times.length ? [Math.min(times[0], times.at(-1) - 60), times.at(-1)] : [null, null];
 
 // Of ten; where they are too few, also twice and five times those.
 function powers(low, high) {

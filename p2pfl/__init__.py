@@ -42,8 +42,6 @@ __all__ = [*_HOME]  # noqa: PLE0604 - strings
 
 
 def __getattr__(name: str) -> Any:
-    if name == "SecureSum":
-        raise ImportError("p2pfl.SecureSum is gone: ask p2pfl stats about a column with the numbers")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)

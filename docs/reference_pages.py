@@ -84,7 +84,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield f"| {' | '.join(head)} |"
     yield "|" + "---|" * len(head)
     for row in rows:
-        cells = (" ".join(cell.split()).replace("|", r"\|") or "-" for cell in row)
+        # in code a bar needs no escape, and the site would show one
+        bars = (re.sub(r"(`[^`]*`)|\|", lambda bar: bar[1] or r"\|", " ".join(cell.split())) for cell in row)
+        cells = (cell or "-" for cell in bars)
         yield f"| {' | '.join(cells)} |"
     yield ""
 

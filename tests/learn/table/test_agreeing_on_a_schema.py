@@ -57,6 +57,12 @@ def table(seed=0, rows=60, **changes):
     } | changes
 
 
+def test_a_few_fractions_are_no_levels_as_a_few_whole_numbers_are(profile):
+    columns = profile({"x": [0.5, 1.5, 2.5] * 20, "y": [1, 2, 3] * 20}).columns
+    assert not columns["x"].levels
+    assert set(columns["y"].levels) == {"1", "2", "3"}
+
+
 @pytest.mark.parametrize(
     ("cells", "kind", "codes"),
     [

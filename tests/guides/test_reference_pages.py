@@ -49,7 +49,7 @@ from reference_pages import NEWS
 SCRIPT = Path(__file__).parents[2] / "docs" / "reference_pages.py"
 
 NAMES = ["alarms.md", "commands.md", "prometheus.md", "python-api.md", "settings.md", "specs.md"]
-CELL = re.compile(r"(?<!\\)\|")
+CELL = re.compile(r"(?<!\\)\|(?=(?:[^`]*`[^`]*`)*[^`]*$)")  # not in code
 KINDS = {
     "[federation]": FEDERATION,
     "[task]": TASK,

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from p2pfl.learn import learner_for
 from p2pfl.learn.digits import digits
+from p2pfl.learn.load import learner_for
 
 PULSE_S = 0.05
 LATE_S = 0.1

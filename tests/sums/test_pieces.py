@@ -22,7 +22,6 @@ from p2pfl.features.sums import (
     Piece,
     Total,
     bits_of,
-    is_large,
 )
 from p2pfl.features.sums.talk import CHANNEL, PIECE_BYTES
 
@@ -162,8 +161,5 @@ def test_credit_for_what_was_never_sent_or_less_than_before_is_a_fault(taken):
         outgoing.credit(Credit(taken=taken))
 
 
-def test_only_vectors_are_large():
-    assert is_large(part())
-    assert not is_large(part(entries=10))
-    assert not is_large(Have(digest=1, ids=bytes(50_000)))
+def test_a_vector_of_a_piece_is_sent_whole():
     assert len(CHANNEL.pack(part(entries=PIECE_BYTES // 8)).body) <= PIECE_BYTES + HEAD_BYTES <= CHANNEL.most_bytes

@@ -249,7 +249,6 @@ async def joined_by(field, start, seen, count):
     field.write()
 
 
-@pytest.mark.long
 async def test_a_newcomer_that_is_away_is_not_waited_for(tree_ward, start, seen):
     field = tree_ward(4, gossip={"linger_s": 0.5})
     await joined_by(field, start, seen, 4)

@@ -404,8 +404,7 @@ class RoundsInStep(Attached):
         self.state.alike.recall()
         await self.state.tell()
         if not self.is_done:
-            standings = self.state.standings
-            await self.state.until(lambda: len(standings.latest) >= self.least, self._missing_in_words)
+            await self.state.until(self._are_enough, self._missing_in_words)
         while not self.algorithm.is_over and not self.is_done:
             place = self.state.next_place()
             if place is not None:
@@ -473,6 +472,9 @@ class RoundsInStep(Attached):
         """Leave a sum out that no right parts can have; all who got it do."""
         self._node.alarm("sum-spoiled", None, f"{label}: no right parts have such a sum, so a member's part was wrong")
         await self.state.rest()
+
+    def _are_enough(self) -> bool:
+        return len(self.state.standings.latest) >= self.least
 
     def _missing_in_words(self) -> str:
         missing = self.state.names(range(self.members), without=self.state.standings.latest)

@@ -1,10 +1,10 @@
 """The statement log: every member's copy of all signed statements, filled by flooding, with gaps filled on request.
 
-A statement is taken once and passed on to the neighbors. Neighbors compare digests of what they have when a session
-opens, and while something is going on; what one lacks, the other sends. So in any graph that is connected for long
-enough all get all statements, in any order. What an author may say is bounded, for each slot and in all: a statement is
-kept and passed on only if it belongs to a set-up whose opening is here and names its author, and few that come before
-their opening wait for it. What is said of sums long ended is dropped.
+A statement is taken once and passed on to the neighbors, or to some where they are many. Neighbors compare digests of
+what they have when a session opens, and while something is going on; what one lacks, the other sends. So in any graph
+that is connected for long enough all get all statements, in any order. What an author may say is bounded, for each slot
+and in all: a statement is kept and passed on only if it belongs to a set-up whose opening is here and names its author,
+and few that come before their opening wait for it. What is said of sums long ended is dropped.
 """
 
 from __future__ import annotations

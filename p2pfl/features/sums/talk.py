@@ -103,10 +103,6 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_large: Callable[[bytearray], Large] = msgspec.msgpack.Decoder(BranchPart | Total).decode
 
 
-def is_large(message: Message) -> bool:
-    return isinstance(message, BranchPart | Total) and len(message.vector) > PIECE_BYTES
-
-
 class Outgoing:
     """All that goes to one neighbor. `say` returns False once the session is over."""
 
@@ -123,7 +119,7 @@ class Outgoing:
 
     def put(self, message: Message) -> None:
         """Queue a message, unless it waits already or is on its way. What finds no room is dropped."""
-        if isinstance(message, Large) and is_large(message):
+        if isinstance(message, Large) and len(message.vector) > PIECE_BYTES:
             if message not in self._large:
                 self._large.append(message)
             if len(self._large) > MOST_QUEUED:

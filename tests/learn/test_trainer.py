@@ -129,7 +129,8 @@ def round_digest():
 
 @pytest.mark.long
 def test_another_process_computes_the_same_round():
-    code = f"import faces, runpy, torch\ntorch.set_num_threads(1)\nprint(runpy.run_path({__file__!r})['round_digest']())"
+    code = "import faces, runpy, torch\ntorch.set_num_threads(1)\n"
+    code += f"print(runpy.run_path({__file__!r})['round_digest']())"
     other = subprocess.run(
         [sys.executable, "-c", code],
         env={"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": "1"},

@@ -139,7 +139,7 @@ Columns, after the last round and the closing rounds, in which nodes only mix:
   apart        root mean square of the models' distances to their mean,
                relative to it (the consensus distance)
   sent         by a node
-  lambda       lambda_2, the algebraic connectivity; of a schedule: of all edges
+  lambda       lambda_2, algebraic connectivity; of a schedule: of all edges
   mixing       the contraction, the factor by which an exchange on every edge
                shrinks the distance between the models: predicted from the
                spectrum, then measured in the closing rounds

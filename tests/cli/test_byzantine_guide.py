@@ -82,9 +82,9 @@ def test_five_refused_models_within_two_minutes_are_too_many_as_it_says():
     assert led == [False] * 4 + [True]
 
 
-def test_the_number_of_attacks_is_about_right():
-    assert "about twenty" in PROSE
-    assert 15 <= len(ATTACKS) <= 23
+def test_the_number_of_attacks_is_right():
+    assert "lists sixteen" in PROSE
+    assert len(ATTACKS) == 16
 
 
 def test_all_rules_want_as_many_neighbors():

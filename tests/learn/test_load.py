@@ -110,7 +110,7 @@ def test_built_in_names_load():
         ("digits", {"hiden": 3}, ["task.hiden", "partition, hidden"]),
         ("digits", {"hidden": 0}, ["task.hidden", "at least 1"]),
         ("digits", {"partition": "halves"}, ["partition", "'halves'", "dirichlet:ALPHA"]),
-        ("mnist-idx", {"model": "cnn"}, ["task.model", "path, hidden, partition"]),
+        ("mnist-idx", {"model": "cnn"}, ["task.model", "is gone"]),
         ("quadratic", {"samples": ["a"]}, ["task.samples"]),
     ],
 )

@@ -86,7 +86,7 @@ def read_members_file(path: Path, federation: FederationConfig, mistakes: Mistak
     needed = [key for key in HEAD if key not in ("rounds", "schedule", "previous")]
     require(document, "", needed, HEAD, mistakes)
     head = read_table({key: value for key, value in document.items() if key in HEAD}, "", HEAD, mistakes)
-    members = _members(rows, mistakes)
+    members = members_in(rows, mistakes)
     if len(mistakes.errors) > before:
         return None
     charter = Charter(**{"previous": b"", "rounds": None, "schedule": ()} | head, members=members)
@@ -103,7 +103,7 @@ def read_members_file(path: Path, federation: FederationConfig, mistakes: Mistak
         return None
 
 
-def _members(rows: Any, mistakes: Mistakes) -> tuple[Member, ...]:
+def members_in(rows: Any, mistakes: Mistakes) -> tuple[Member, ...]:
     if not isinstance(rows, list) or len(rows) < FEWEST or not all(isinstance(table, dict) for table in rows):
         mistakes.add("must be a list of tables", "member", None, f"[[member]] {FEWEST} times or more")
         return ()

@@ -159,8 +159,12 @@ def test_the_relay_lists_what_it_is_given_and_says_what_is_wrong_with_it(tmp_pat
 def test_a_relay_that_was_restarted_refuses_whom_its_members_file_names_as_removed(tmp_path):
     head = f'[federation]\nname = "ward"\nadmin = ["{public_text(ADMIN.public)}"]\n'
     (tmp_path / "federation.toml").write_text(head, encoding="utf-8")
-    row = f'[[member]]\nname = "a"\nkey = "{public_text(MEMBER.public)}"\n'
+    row = f'[[member]]\nname = "b"\nkey = "{public_text(ADMIN.public)}"\n'
+    row += f'[[member]]\nname = "a"\nkey = "{public_text(MEMBER.public)}"\n'
     (tmp_path / "members.toml").write_text(row, encoding="utf-8")
     assert judged(answer(), listed=read_listed([tmp_path], [])) == "ward"
     (tmp_path / "members.toml").write_text(row + "retired = true\n", encoding="utf-8")
     assert judged(answer(), listed=read_listed([tmp_path], [])) is Refusal.REMOVED
+    (tmp_path / "members.toml").write_text("member = [1]", encoding="utf-8")
+    with pytest.raises(UserError, match=r"members\.toml: member: must be a list of tables"):
+        read_listed([tmp_path], [])

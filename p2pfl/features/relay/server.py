@@ -19,8 +19,8 @@ from pathlib import Path
 
 from p2pfl.config.charter import realm_named
 from p2pfl.config.load import HEAD_DEFAULTS, federation_file
-from p2pfl.config.members import FILE_NAME as MEMBERS_FILE
-from p2pfl.config.model import FEDERATION, MEMBER
+from p2pfl.config.members import FILE_NAME, members_in
+from p2pfl.config.model import FEDERATION
 from p2pfl.config.tables import Mistakes, read_document, read_table
 from p2pfl.console import seconds_now
 from p2pfl.console.output import log_to_stderr
@@ -120,13 +120,16 @@ def _from_file(path: Path) -> ListedFederation:
         name=str(head["name"]),
         realm=realm_named(str(head["name"]), head["seed"]),
         admin=head["admin"],
-        removed=_removed(path.with_name(MEMBERS_FILE)),
+        removed=_removed(path.with_name(FILE_NAME)),
     )
 
 
 def _removed(path: Path) -> Mapping[bytes, None]:
-    rows = read_document(path).get("member", []) if path.exists() else []
-    return {MEMBER["key"].read(row.get("key")): None for row in rows if row.get("retired") is True}
+    mistakes = Mistakes(path)
+    members = members_in(read_document(path).get("member"), mistakes) if path.exists() else ()
+    for mistake in mistakes.errors:
+        raise mistake
+    return {member.key: None for member in members if member.retired}
 
 
 class Admissions:
@@ -299,12 +302,9 @@ class RelayServer:
 
     def _seat(self, registration: Registration, nonce: bytes, now_s: float, line: Line) -> Seat:
         federation, until = self._admissions.admit(registration, nonce, now_s)
-        now, dialed = asyncio.get_running_loop().time(), registration.relay
+        now, dialed, key = asyncio.get_running_loop().time(), registration.relay, registration.key
         bucket = latest(
-            self._comes,
-            registration.key,
-            lambda: TokenBucket(COMES_PER_S, tokens=COMES_BURST, burst=COMES_BURST),
-            MOST_COMERS,
+            self._comes, key, lambda: TokenBucket(COMES_PER_S, tokens=COMES_BURST, burst=COMES_BURST), MOST_COMERS
         )
         if bucket.take(now) > 0.0:
             raise RefusedError(Refusal.TOO_OFTEN)
@@ -315,7 +315,7 @@ class RelayServer:
             guest.ended.set()
 
         tenant = self.switchboard.tenant(federation.name)
-        seat = self.switchboard.seat(tenant, registration.key, self._wake, end, dialed=dialed)
+        seat = self.switchboard.seat(tenant, key, self._wake, end, dialed=dialed)
         if seat is None:
             raise RefusedError(Refusal.FULL)
         self._guests[seat] = guest

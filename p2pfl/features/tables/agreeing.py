@@ -145,13 +145,13 @@ class Agreement:
 
     def merge_all(self) -> Merged:
         """Merge the statements, with the sums. Raises UserError: they cannot be merged into a schema."""
-        if self.is_open:
-            shown = [each for each in self._statements.values() if isinstance(each, Proposal)]
-            return merge(shown, declared_by(self.federation.task))
         try:
+            if self.is_open:
+                shown = [each for each in self._statements.values() if isinstance(each, Proposal)]
+                return merge(shown, declared_by(self.federation.task))
             return self.layout.merge(np.frombuffer(self.raw_items[self.sums_item], "<i8"))
         except (ValueError, OverflowError) as error:
-            text = f"the sums over all nodes make no sense, so at least one of them has lied: {error}"
+            text = f"the figures of all nodes make no sense, so at least one of them has lied: {error}"
             raise UserError(text, file=self.federation.path, key="task.schema") from None
 
 

@@ -283,9 +283,7 @@ class Catalog(Mapping[str, E], Generic[E]):
         return entry, numbers
 
     def own(self, text: str) -> tuple[str, str | None] | None:
-        """Return the name of a user's own object and the part after its comma, or None if the text does not name
-        one.
-        """
+        """Return the name of a user's own object and the part after its comma, or None if it names none."""
         name, comma, rest = text.partition(",")
         if not OBJECT.fullmatch(name) or name.partition(":")[0] in self.entries:
             return None

@@ -288,9 +288,7 @@ class Fleet:
         return runs
 
     def _may_share(self, child: Child) -> bool:
-        """Return True if the child may be forked. The shared import fixes the number of linear algebra threads at one,
-        the nodes' default.
-        """
+        """Return True if it may be forked: the shared import has one linear algebra thread, the nodes' default."""
         return child.node.threads == 1 and self._command(child)[0] == "-m"
 
     def _command(self, child: Child) -> list[str]:
@@ -451,11 +449,19 @@ class ForkedProcess:
         await loop.run_in_executor(self._starter.thread, self._process.join)
         self.returncode = self._process.exitcode or 0
         if self.returncode == NO_ANSWER:  # or it is the process's own, and then the server has heard of its end
-            with suppress(ChildProcessError):
-                _, status = await loop.run_in_executor(None, os.waitpid, self.pid, 0)
-                self.returncode = os.waitstatus_to_exitcode(status)
+            self.returncode = await loop.run_in_executor(None, self._code_of_ours)
         self.stdin.close()
         return self.returncode
+
+    def _code_of_ours(self) -> int:
+        """Return the exit code of a process whose server died: it becomes ours after the server's files are closed."""
+        for _ in range(500):
+            with suppress(ChildProcessError):
+                return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            if not Path(f"/proc/{self.pid}").exists():
+                break
+            time.sleep(0.01)
+        return NO_ANSWER
 
 
 class Starter:
@@ -508,9 +514,7 @@ class Starter:
             )
 
     async def _fork(self, arguments: Sequence[str], stderr: int) -> ForkedProcess:
-        """Raises OSError or EOFError: the server died, or has not answered. What it may have started ends, as its stdin
-        does.
-        """
+        """Raises OSError or EOFError: the server died, or did not answer. What it started ends, as its stdin does."""
         context, loop = get_context("forkserver"), asyncio.get_running_loop()
         their_stdin, stdin = context.Pipe(duplex=False)
         stdout, their_stdout = context.Pipe(duplex=False)
@@ -541,7 +545,7 @@ class Starter:
 
     def _start(self, process: ForkServerProcess) -> None:
         """Start it by a server with one thread, which Ctrl-C does not reach. The first start waits for its imports."""
-        before = {name: os.environ.get(name) for name in ONE_THREAD}
+        before = {name: os.environ[name] for name in ONE_THREAD if name in os.environ}
         os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")  # no node needs the launcher's
@@ -552,11 +556,9 @@ class Starter:
         finally:
             sys.modules["__main__"] = main
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
+            for name in ONE_THREAD:
+                del os.environ[name]
+            os.environ.update(before)
 
 
 # -- in the new process -----------------------------------------------------------------------------------------------

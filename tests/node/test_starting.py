@@ -156,12 +156,24 @@ async def test_exit_codes_signals_and_tracebacks_are_those_of_a_plain_process(pl
 
 
 @pytest.mark.parametrize("then", ["ended before", "ends after"])
-async def test_a_process_whose_server_is_gone_still_has_its_own_exit_code(place, starter, then):
-    """The server may be killed for its memory; who has finished must not count as failed for that."""
+async def test_a_process_whose_server_is_gone_still_has_its_own_exit_code(place, starter, monkeypatch, then):
+    """The server may be killed for its memory; who has finished must not count as failed for that.
+
+    A dying server's files are closed before its processes become ours.
+    """
+    ask, asked = os.waitpid, set()
+
+    def not_at_first(pid, options):
+        if pid in {done.pid, failed.pid} - asked:
+            asked.add(pid)
+            raise ChildProcessError
+        return ask(pid, options)
+
     starting = starter("json")
     done, failed = [await starting.start(WORKING, place / "log", shared=True) for _ in range(2)]
     for process in (done, failed):
         await is_here(process)
+    monkeypatch.setattr(os, "waitpid", not_at_first)
     os.kill(server_pid(), signal.SIGSTOP if then == "ended before" else signal.SIGKILL)
     done.stdin.close()
     failed.stdin.write(b"3\n")

@@ -38,7 +38,9 @@ def test_json_has_every_figure(ward, capsys):
     assert run(ward, "--quick", "--attacks", "rank-one", "--format", "json") == 0
 
     rows = json.loads(capsys.readouterr().out)["rows"]
-    (exact,) = (row for row in rows if row["attack"] == "one row a step, rank one" and row["unit"] == "dB")
+    rebuilt = [row for row in rows if row["attack"] == "one row a step, rank one" and row["unit"] == "dB"]
+    assert [row["place"] for row in rebuilt] == ["simulator", "real nodes"]
+    exact = rebuilt[0]
     assert exact["values"]["no layer"] > 60
     assert exact["values"]["record, epsilon 8"] < 20
 

@@ -13,7 +13,7 @@ from p2pfl.config.writing import toml_value
 from p2pfl.errors import UserError
 from p2pfl.node.folders import save
 from sim.federations import describe
-from sim.plans.search import HONEST, SystemPlan, SystemStanding
+from sim.plans.search import HONEST, SystemPlan, SystemStanding, clock_of
 from sim.plans.systems import PlanWishes
 from sim.sweeps.run import replace
 
@@ -90,7 +90,7 @@ def command_of(plan: SystemPlan, standing: SystemStanding, attack: str, seed: in
     for name, value in (("rounds", wishes.full), ("partition", wishes.partition), ("world", wishes.world)):
         if value is not None:
             words += [f"--{name}", str(value)]
-    words += ["--arrays"] * standing.arrays
+    words += ["--arrays", "--clock", clock_of(wishes)] if standing.arrays else []
     if attack != HONEST:
         words += ["--byzantine", str(wishes.liars), "--attack", attack]
     return shlex.join(words)

@@ -81,9 +81,9 @@ def run_here(
     run_job: RunJob,
     count: int,
     *,
-    until: float | None = None,
+    until: Callable[[], float] | None = None,
 ) -> Endings:
-    """Yield each job with its outcome as it ends; closed early, or at `until` (monotonic clock), stop all that run."""
+    """Yield each job with its outcome as it ends; closed early, or at `until()`, a monotonic time, stop all that run."""
     left, busy = deque(jobs), dict[Future[RunOutcome], tuple[Worker, Job]]()
     spare: list[Worker] = []
     try:
@@ -91,7 +91,7 @@ def run_here(
             while left and len(busy) < count:
                 worker, job = spare.pop() if spare else Worker(), left.popleft()
                 busy[worker.pool.submit(perform, run_job, job)] = worker, job
-            rest_s = None if until is None else max(0.0, until - time.monotonic())
+            rest_s = None if until is None else max(0.0, until() - time.monotonic())
             ended, _ = wait(busy, rest_s, FIRST_COMPLETED)
             if not ended:
                 return

@@ -258,8 +258,8 @@ def test_where_none_is_looked_at_closer_all_the_time_serves_the_first_look(tmp_p
         def __call__(self, jobs, run_job, count, *, until, **options):
             for job in jobs:
                 clock.now += 40.0
-                if clock.now > until:
-                    clock.now = until
+                if clock.now > until():
+                    clock.now = until()
                     return
                 yield from super().__call__([job], run_job, count, **options)
 
@@ -323,6 +323,14 @@ def test_the_first_look_runs_as_arrays_what_these_can_simulate_and_the_last_one_
     assert ("tracking", True) not in ways
     assert not any(one.arrays for one in found.ranking)
     assert 0 < found.by_arrays < found.runs
+    assert {job.options["clock"] for job in pretended.jobs if job.options.get("arrays")} == {"in-step"}
     lied_to = pretend({})
     make_plan(PlanWishes(nodes=5, liars=1), tmp_path / "liars", within_s=60.0, jobs=1, tell=silent)
-    assert not any(job.options.get("arrays") for job in lied_to.jobs if job.options["byzantine"])
+    ways = {(job.options["rule"], job.options.get("arrays", False)) for job in lied_to.jobs if job.options["byzantine"]}
+    assert {("cs+:b=1", True), ("mean", False)} <= ways
+    assert ("mean", True) not in ways
+    world = tmp_path / "slow.toml"
+    world.write_text("[[slow]]\ncount = 1\nspeed = 0.5\n")
+    apart = pretend({})
+    make_plan(PlanWishes(nodes=6, world=world), tmp_path / "slow", within_s=60.0, jobs=1, tell=silent)
+    assert {job.options["clock"] for job in apart.jobs if job.options.get("arrays")} == {"apart"}

@@ -183,7 +183,7 @@ class ExactEngine:
 
     def begin_round(self, effect: StartRound) -> None:
         index = effect.index
-        self._round = (self._engine.begin_round(accompanied=effect.accompanied, away=effect.away), index)
+        self._round = (self._engine.begin_round(effect), index)
         self.begun = self._round[0].model.copy()  # the engine turns the other one into the trained model
         plan = self.plan
         if plan.gauge is not None and plan.gauge.is_tested and index % plan.evaluate_every == 0:

@@ -259,7 +259,7 @@ class SklearnLearner:
     def train(self, start: RoundStart, round_index: int) -> LocalRound:
         fitting, sizes = self.fitting, batch_sizes(self.training, self.samples)
         rng = generator(self.context.seed, "batches", self.context.node, round_index)
-        rate = self.training.rate(round_index, start.elapsed_s)
+        rate = self.training.rate(round_index, start.elapsed_s, start.closing)
         fitting.begin(round_index * sum(sizes))
         model, losses = start.model, []
         rows = draw_rows(self.samples, sum(sizes), rng)

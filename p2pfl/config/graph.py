@@ -220,6 +220,7 @@ def settings_of(
         rounds=training.rounds,
         time_s=training.time_s,
         closing_rounds=training.closing_rounds,
+        closing_trains=training.closing == "train",
         profile=Robust(liars=liars, least=least)
         if liars
         else Conservative(gamma=gossip.gamma, gammas=gammas or {}, shares=shares or {}),

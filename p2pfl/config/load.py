@@ -150,6 +150,9 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
         privacy=read_privacy(document.get("privacy"), mistakes),
         **network,
     )
+    if federation.grows_trees and federation.training.closing != "mix":
+        text = "trees are grown together, by sums: no closing round can train"
+        mistakes.add(text, "training.closing", federation.training.closing, "mix")
     refuse_broken_promises(federation, mistakes)
     return federation
 
@@ -389,6 +392,7 @@ def _refuse_unshared(federation: FederationConfig, privacy: PrivacyConfig, mista
     for key, value, usual in (
         ("gossip.rule", federation.gossip.rule, "mean"),
         ("training.method", federation.method, "plain"),
+        ("training.closing", training.closing, "mix"),
         ("gossip.share", list(federation.gossip.share), ["*"]),
     ):
         if value != usual:

@@ -45,6 +45,8 @@ class TaskConfig:
 
 
 EvaluateEvery = int | Literal["auto"]
+TAIL = 0.1
+"""The fraction of the learning rate in the last closing round, if closing rounds train."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,13 @@ class TrainingConfig:
     speed_correction: float = setting(
         1.0, number(1), "largest factor for nodes that take fewer rounds than others; 1 turns it off"
     )
-    closing_rounds: int = setting(10, whole(0), "rounds of mixing without training, at the end")
+    closing_rounds: int = setting(10, whole(0), "rounds at the end, of mixing without training")
+    closing: str = setting(
+        "mix",
+        choice("mix", "train"),
+        "train: closing rounds train, too, at a rate that falls to a tenth: what liars need who move what only mixes",
+        counts=CHANGED,
+    )
     when_through: str = setting(
         "train",
         choice("train", "mix", "train-on"),
@@ -86,14 +94,26 @@ class TrainingConfig:
         'rounds between two tests; "auto": tests take at most a tenth of the time; 0: only at the end',
     )
 
-    def rate(self, rounds: int, elapsed_s: float) -> float:
-        """Return the learning rate for a node's next round, after `rounds` rounds in `elapsed_s` seconds."""
-        return self.learning_rate * parse_schedule(self.schedule).factor(rounds, elapsed_s)
+    def rate(self, rounds: int, elapsed_s: float, closing: int = 0) -> float:
+        """Return the learning rate for a node's next round, after `rounds` rounds in `elapsed_s` seconds.
+
+        In closing round `closing` (from 1) it falls linearly, to a tenth in the last, and is never less than that.
+        """
+        factor = parse_schedule(self.schedule).factor(rounds, elapsed_s)
+        if closing:
+            factor = max(TAIL, factor * (1.0 - (1.0 - TAIL) * closing / self.closing_rounds))
+        return self.learning_rate * factor
+
+    @property
+    def trained_rounds(self) -> int | None:
+        """Return how many rounds train: `rounds`, and the closing ones if these do; None if time bounds training."""
+        return self.rounds and self.rounds + self.closing_rounds * (self.closing == "train")
 
     @property
     def least_rate(self) -> float:
         """Return the smallest learning rate in any round."""
-        return self.learning_rate * parse_schedule(self.schedule).least
+        least = parse_schedule(self.schedule).least
+        return self.learning_rate * (min(TAIL, least) if self.closing == "train" else least)
 
 
 NOT_FROZEN = "!requires_grad=False"

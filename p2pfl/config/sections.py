@@ -32,13 +32,15 @@ LEAST = 1e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateSchedule:
-    """A schedule: constant, or after a linear warmup a half cosine down to the factor `to`. `length` is in rounds, or
-    in seconds if `by_time`; 0 is constant. `str` gives the canonical spelling.
+    """A schedule: constant, or after a linear warmup down to the factor `to`: in a half cosine, or, if `last` is above
+    0, linearly in this last part. `length` is in rounds, or in seconds if `by_time`; 0 is constant. `str` gives the
+    canonical spelling.
     """
 
     by_time: bool = False
     length: float = 0.0
     warmup: float = 0.0
+    last: float = 0.0
     to: float = 1.0
 
     def factor(self, rounds: int, elapsed_s: float) -> float:
@@ -46,6 +48,8 @@ class RateSchedule:
         done = elapsed_s if self.by_time else float(rounds)
         if done < self.warmup:  # above 0 from the first round
             return max(LEAST, min(1.0, (done + (0.0 if self.by_time else 1.0)) / self.warmup))
+        if self.last:
+            return 1.0 - (1.0 - self.to) * min(1.0, max(0.0, 1.0 - (self.length - done) / self.last))
         part = min(1.0, (done - self.warmup) / (self.length - self.warmup)) if self.length else 0.0
         return max(LEAST, self.to + (1.0 - self.to) * 0.5 * (1.0 + math.cos(math.pi * part)))
 
@@ -57,29 +61,42 @@ class RateSchedule:
     def stretched(self, factor: float) -> RateSchedule:
         """Return the schedule over `factor` times as many rounds, or seconds."""
         length = self.length * factor
-        return replace(self, length=length if self.by_time else max(1, round(length)), warmup=self.warmup * factor)
+        parts = {"warmup": self.warmup * factor, "last": self.last * factor}
+        return replace(self, length=length if self.by_time else max(1, round(length)), **parts)
 
     def __str__(self) -> str:
         if not self.length:
             return "constant"
         length = f"time_s={self.length!r}" if self.by_time else f"rounds={int(self.length)}"
-        return f"cosine:{length}{f',warmup={self.warmup!r}' if self.warmup else ''},to={self.to!r}"
+        name, last = ("tail", f",last={self.last!r}") if self.last else ("cosine", "")
+        return f"{name}:{length}{last}{f',warmup={self.warmup!r}' if self.warmup else ''},to={self.to!r}"
 
 
 SCHEDULES: Catalog[Entry] = Catalog(
     "schedule", Entry, {"warmup": "cosine:rounds=40,warmup=5,to=1", "step": "cosine:rounds=40"}
 )
 SCHEDULES.add(name="constant", means="always the same")(RateSchedule)
+LENGTHS = (
+    Parameter("rounds", whole(1), "its length in rounds", default=None),
+    Parameter("time_s", number(0, above=True), "its length in seconds", default=None),
+    Parameter("warmup", number(0), "its warmup, in the same unit", default=0.0),
+)
 SCHEDULES.add(
     name="cosine",
     means="a half cosine down to a fraction, after a warmup",
-    parameters=(
-        Parameter("rounds", whole(1), "its length in rounds", default=None),
-        Parameter("time_s", number(0, above=True), "its length in seconds", default=None),
-        Parameter("warmup", number(0), "its warmup, in the same unit", default=0.0),
-        Parameter("to", number(LEAST, 1), "the fraction left at the end", default=0.01),
-    ),
+    parameters=(*LENGTHS, Parameter("to", number(LEAST, 1), "the fraction left at the end", default=0.01)),
     example="cosine:rounds=40,warmup=5,to=0.01",
+)(RateSchedule)
+SCHEDULES.add(
+    name="tail",
+    means="constant, after a warmup, then down to a fraction in a straight line (Hägele et al. 2024)",
+    source="arXiv 2405.18392",
+    parameters=(
+        *LENGTHS,
+        Parameter("last", number(0, above=True), "the length of the line, in the same unit", default=None),
+        Parameter("to", number(LEAST, 1), "the fraction left at the end", default=0.1),
+    ),
+    example="tail:rounds=40,last=8,to=0.1",
 )(RateSchedule)
 
 
@@ -98,13 +115,17 @@ def parse_schedule(text: str) -> RateSchedule:
     entry, values = SCHEDULES.read(text)
     if not entry.parameters:
         return RateSchedule()
-    rounds, time_s, warmup = values["rounds"], values["time_s"], values["warmup"]
+    rounds, time_s, warmup, last = values["rounds"], values["time_s"], values["warmup"], values.get("last", 0.0)
     if (rounds is None) == (time_s is None):
-        raise ValueError("cosine: give either rounds or time_s")
+        raise ValueError(f"{entry.name}: give either rounds or time_s")
     length = float(rounds if time_s is None else time_s)
     if warmup >= length:
-        raise ValueError(f"cosine: a warmup of {warmup:g} leaves nothing of {length:g}")
-    return RateSchedule(by_time=rounds is None, length=length, warmup=warmup, to=values["to"])
+        raise ValueError(f"{entry.name}: a warmup of {warmup:g} leaves nothing of {length:g}")
+    if last is None:
+        raise ValueError(f"{entry.name}: give last, the length of the line")
+    if warmup + last > length:
+        raise ValueError(f"{entry.name}: its last {last:g} are longer than what a length of {length:g} leaves")
+    return RateSchedule(by_time=rounds is None, length=length, warmup=warmup, last=last, to=values["to"])
 
 
 ALLOWED = (

@@ -183,6 +183,7 @@ learning_rate = {learning_rate}
 # method = "{method}"
 # speed_correction = {speed_correction}
 # closing_rounds = {closing_rounds}
+# closing = "{closing}"
 # when_through = "{when_through}"
 # evaluate_every = {evaluate_every}
 

@@ -287,11 +287,13 @@ class StartRound(Struct, frozen=True, kw_only=True, gc=False):
     """Train one local round from the current model. -> RoundTrained or RoundRefused
 
     `accompanied`: a neighbor is connected; `away` holds those that are not while another one is. A correction that
-    balances mixing with these would push this node away for good, because they would not balance it.
+    balances mixing with these would push this node away for good, because they would not balance it. `closing` is the
+    number of the closing round that it is, from 1, or 0.
     """
 
     index: int
     accompanied: bool
+    closing: int = 0
     away: tuple[int, ...] = ()
 
 

@@ -331,7 +331,8 @@ class Rounds:
             return []
         training, waited_s = self.training, event.waited_s
         self.barrier.training_s = now - training.round_from - waited_s
-        training.look_at(event.figure)
+        if self.phase is Phase.TRAINING:
+            training.look_at(event.figure)
         self.facts.alone += bool(self.edges) and not training.accompanied
         return [self._commit(trained=True, rho=training.correction(event.steps, waited_s, now), now=now)]
 
@@ -341,7 +342,10 @@ class Rounds:
             return []
         self.working = False
         self.training.refused_until = now + IDLE_S
-        return self.termination.handle_refusal(event, now)
+        effects = self.termination.handle_refusal(event, now)
+        if self.phase is Phase.CLOSING:
+            effects.append(self._commit(trained=False, rho=0.0, now=now))
+        return effects
 
     def _handle_committed(self, event: RoundCommitted, now: float) -> list[Effect]:
         self.working = False
@@ -472,12 +476,15 @@ class Rounds:
         effects += termination.say_wait(now)
         if termination.next_round_at(now) > now or now < training.refused_until:
             return effects
+        return [*effects, self._start_round(now)]
+
+    def _start_round(self, now: float, closing: int = 0) -> StartRound:
         self.working = True
-        away = termination.absent_neighbors(now)
+        away = self.termination.absent_neighbors(now)
         accompanied = len(away) < len(self.edges)
-        training.begin_round(now, accompanied=accompanied)
+        self.training.begin_round(now, accompanied=accompanied)
         away = away if accompanied else ()
-        return [*effects, StartRound(index=self.facts.rounds, accompanied=accompanied, away=away)]
+        return StartRound(index=self.facts.rounds, accompanied=accompanied, closing=closing, away=away)
 
     def _start_closing(self, reason: Reason, now: float) -> list[Effect]:
         self._enter(Phase.CLOSING, now)
@@ -491,9 +498,9 @@ class Rounds:
         return effects + announce(self.edges) + self._close(now)
 
     def _close(self, now: float) -> list[Effect]:
-        """Run mixing rounds without training, to remove the disagreement left by training.
+        """Run the closing rounds, to remove the disagreement left by training: without training, or with less and less.
 
-        Each round waits until no live neighbor is more than one round behind: the first until the neighbors have
+        Liars move what only mixes round by round, and nothing pulls it back. Each round waits until no live neighbor is more than one round behind: the first until the neighbors have
         stopped training, the second until their neighbors have. So what the last node learned still reaches every node.
         """
         closed = self.facts.closing_rounds_done
@@ -507,6 +514,8 @@ class Rounds:
         self.facts.out_of_step = now >= self.phase_from + self.settings.linger_s
         if behind and not self.facts.out_of_step:
             return announce(self.edges) if self.repeats.due(now) else []
+        if self.settings.closing_trains and not self.training.out_of_budget:
+            return [self._start_round(now, closed + 1)]
         return [self._commit(trained=False, rho=0.0, now=now)]
 
     def _linger(self, now: float) -> list[Effect]:

@@ -489,6 +489,8 @@ class Settings:
     stop: Stop | None = None
     """The conditions under which this node's training may end early."""
     when_through: str = "train"
+    closing_trains: bool = False
+    """True if closing rounds train, too."""
     """The behavior of a node that has completed training before others: `mix`, `train` a few more or `train-on`."""
 
     def adopt(self, other: Settings) -> None:

@@ -41,6 +41,7 @@ from p2pfl.core.events import (
     RequestFrozen,
     ResetEdge,
     RoundCommitted,
+    StartRound,
 )
 from p2pfl.core.limits import Fault
 from p2pfl.core.messages import Reply, Request, next_chain, request_digest
@@ -220,21 +221,22 @@ class Engine:
         redo(self.state, change, codecs=self.codecs, method=self.method)
         return change
 
-    def begin_round(self, *, accompanied: bool, away: Collection[int] = ()) -> RoundStart:
+    def begin_round(self, asked: StartRound) -> RoundStart:
         """Return the start of a local round, in its own memory.
 
-        `accompanied` says that a neighbor is connected; `away` holds the ones that are not. A method that needs company
-        does not see their edges.
+        A method that needs company does not see the edges to neighbors that are away.
         """
         method, self._given, self.gathering = self.method, {}, None
-        if not overrides(method, "gradient") or (method.needs_company and not accompanied):
-            return RoundStart(self.state.model.copy(), elapsed_s=self.state.elapsed_s)
+        elapsed_s, closing = self.state.elapsed_s, asked.closing
+        if not overrides(method, "gradient") or (method.needs_company and not asked.accompanied):
+            return RoundStart(self.state.model.copy(), elapsed_s=elapsed_s, closing=closing)
+        away = asked.away if method.needs_company else ()
         with own_failures("the learning method"):
-            vectors = dict(method.begin(NodeSeen.of(self.state, method, away=away if method.needs_company else ())))
+            vectors = dict(method.begin(NodeSeen.of(self.state, method, away=away)))
             if vectors.keys() != set(method.given):
                 raise LearningError(f"the learning method gives {sorted(vectors)}, and declares {sorted(method.given)}")
         self._given = {name: self._copy_if_shared(vector) for name, vector in vectors.items()}
-        return RoundStart(self.state.model.copy(), self._given, method, self.state.elapsed_s)
+        return RoundStart(self.state.model.copy(), self._given, method, elapsed_s, closing)
 
     def _copy_if_shared(self, vector: Vector) -> Vector:
         """Return a copy if the memory belongs to the state, because exchanges continue while a round trains."""

@@ -71,13 +71,14 @@ class RoundStart:
     `method`. Each step uses the method's `gradient`.
 
     Without a method the round uses the gradients of the loss unchanged. `elapsed_s` is how long the node has been
-    training.
+    training, `closing` the number of the closing round that it is, from 1, or 0: the learning rate depends on both.
     """
 
     model: Vector
     given: Mapping[str, Vector] = field(default_factory=dict)
     method: Method | None = None
     elapsed_s: float = 0.0
+    closing: int = 0
 
     def __post_init__(self) -> None:
         if self.given and self.method is None:

@@ -427,7 +427,7 @@ class QuadraticLearner:
     def train(self, start: RoundStart, round_index: int) -> LocalRound:
         node = self._context.node
         rng = generator(self._context.seed, "gradient noise", node, round_index)
-        rate = self._training.rate(round_index, start.elapsed_s)
+        rate = self._training.rate(round_index, start.elapsed_s, start.closing)
         method, w, losses = start.method, start.model.astype(np.float64), []
         given = {"anchor": w} | {name: vector.astype(np.float64) for name, vector in start.given.items()}
         for _ in range(self._steps):

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from p2pfl.chance import generator, torch_seed
 from p2pfl.config.model import Compute, TrainingConfig
-from p2pfl.config.sections import parse_schedule
 from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.evaluation import Device, are_classes, are_labels, loss_of, score
 from p2pfl.learn.interface import WHOLE, LocalRound, RoundStart, Score, Vector, batch_sizes
@@ -55,7 +54,7 @@ class TorchLearner:
         self.device = Device(compute)
         self.task = task
         self.context = context
-        self.training, self.schedule = training, parse_schedule(training.schedule)
+        self.training = training
         self.model = TorchModel(task, training, share, self.device, context.seed)
         self.digest = _joined(task.digest, self.model.flat.frozen_digest())
         self.train_set, self.test_set = read_samples(task, context)
@@ -110,7 +109,7 @@ class TorchLearner:
         model, private, place = self.model, self.private, (self.context.node, round_index)
         model.flat.load(start.model)
         put_gradients = model.gradients(start)
-        rate = self.training.learning_rate * self.schedule.factor(round_index, start.elapsed_s)
+        rate = self.training.rate(round_index, start.elapsed_s, start.closing)
         draws = None if private is None else private.protection.chance.of_round(*place)
         steps = None if private is None or draws is None else private.steps(self.samples, draws)
         batches = self._batches(*place) if steps is None else steps.batches

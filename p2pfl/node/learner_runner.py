@@ -415,7 +415,7 @@ class LocalRounds:
         """Copy the model between two operations, then train in the other thread."""
 
         def begin(engine: Engine) -> None:
-            start = engine.begin_round(accompanied=effect.accompanied, away=effect.away)
+            start = engine.begin_round(effect)
             self._submit(self._train, start, effect.index, _now(engine), time.monotonic())
 
         if self.gate is None:

@@ -20,7 +20,7 @@ from p2pfl.errors import UserError
 from p2pfl.learn.methods import method_of
 from p2pfl.methods import MODEL, Array, Method, Number, Round, Vectors, overrides
 from sim.attacks import Attack, parse_attack
-from sim.learning.batching import ManyModels
+from sim.learning.batching import ManyModels, rate_of
 from sim.learning.nodes import TorchNodes, load_learners
 from sim.worlds.model import WorldSpec
 from topologies.families import kind
@@ -105,7 +105,7 @@ class Kept(MethodMemory):
         return torch.from_numpy(begun[self.method.given[0]]).to(self.device) if self.method.given else None
 
     def commit(self, nodes: Integers, rounds: Integers, models: Tensor, change: Tensor) -> Tensor:
-        rate = np.array([[self.training.rate(done, 0.0)] for done in rounds.tolist()])
+        rate = np.array([[rate_of(self.training, done)] for done in rounds.tolist()])
         ended = Round(steps=self.steps[nodes], learning_rate=rate, samples=self.samples[nodes], rho=1.0)
         seen = self._seen(nodes, {MODEL: models.cpu().numpy()})
         new = self.method.trained(change.cpu().numpy(), seen, ended)
@@ -281,6 +281,8 @@ def _refused_graphs(federation: FederationConfig, clock: str) -> Iterator[tuple[
             yield "training.method", federation.method, "plain or prox, where the graph is directed"
     elif federation.schedule and clock == "apart":
         yield "topology", federation.topology, "--clock in-step, or " + EXACT
+    if clock == "apart" and federation.training.closing == "train":
+        yield "training.closing", "train", "--clock in-step, or " + EXACT
 
 
 def refuse_far(setting: Setting, latency_s: NDArray[np.float64], trains_s: NDArray[np.float64]) -> None:

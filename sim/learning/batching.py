@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from p2pfl.config.model import FederationConfig
+from p2pfl.config.model import FederationConfig, TrainingConfig
 from p2pfl.learn.evaluation import loss_of, score_of
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, batch_sizes
 from p2pfl.learn.methods import method_of
@@ -116,6 +116,12 @@ class BatchedLearners(Learners):
         return [scores.get(row) or self.learners[node].evaluate(models[row], part) for row, node in enumerate(nodes)]
 
 
+def rate_of(training: TrainingConfig, done: int) -> float:
+    """Return the learning rate of nodes in step after `done` rounds: those beyond the asked are closing ones."""
+    beyond = 0 if training.closing == "mix" else done + 1 - (training.rounds or 0)
+    return training.rate(done, 0.0, max(0, beyond))
+
+
 class ManyModels:
     """One module for many vectors (c, d). `kinds` (nodes,) number `sizes`, the rows in each batch of a round."""
 
@@ -139,7 +145,7 @@ class ManyModels:
 
     def key(self, node: int, start: RoundStart, index: int) -> tuple[int, float, bool]:
         """Return what rounds must have in common to be trained together: kind, rate, and whose gradients they use."""
-        return int(self.kinds[node]), self.training.rate(index, start.elapsed_s), start.method is None
+        return int(self.kinds[node]), self.training.rate(index, start.elapsed_s, start.closing), start.method is None
 
     def train(self, work: Sequence[Begun]) -> list[LocalRound]:
         """Train rounds with the same key."""

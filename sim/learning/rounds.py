@@ -23,7 +23,7 @@ from p2pfl.learn.evaluation import Device
 from p2pfl.learn.interface import RoundStart, Score
 from p2pfl.learn.torch_model import TorchModel
 from p2pfl.methods import Method, overrides
-from sim.learning.batching import Batch, ManyModels
+from sim.learning.batching import Batch, ManyModels, rate_of
 from sim.learning.nodes import TorchNodes
 
 Integers = NDArray[np.int64]
@@ -115,7 +115,7 @@ class Rounds:
             self.losses[nodes] = self.one_by_one.train(nodes, rounds, starts, given).numpy()
             return
         kinds = self.grouped.kinds[nodes]
-        rates = np.array([self.grouped.training.rate(int(done), 0.0) for done in rounds])
+        rates = np.array([rate_of(self.grouped.training, int(done)) for done in rounds])
         for kind, rate in sorted(set(zip(kinds.tolist(), rates.tolist(), strict=True))):
             rows = np.flatnonzero((kinds == kind) & (rates == rate))
             whole = len(rows) == len(nodes)

@@ -8,7 +8,7 @@ import pytest
 
 from p2pfl.cli.main import main
 from p2pfl.config import load_config, load_node
-from p2pfl.core import CommitRound
+from p2pfl.core import CommitRound, StartRound
 from p2pfl.engine import entry, image
 from p2pfl.node import make_engine, read_setup, snapshot_header
 from p2pfl.storage import State, Store
@@ -109,7 +109,7 @@ def run_rounds(ward, name, rounds):
         picture = image(engine.state, with_replicas=True)
         header = picture.header | snapshot_header(setup)
         store.checkpoint(State(header=header, arrays=picture.arrays, blobs=picture.blobs))
-        start = engine.begin_round(accompanied=True)
+        start = engine.begin_round(StartRound(index=0, accompanied=True))
         engine.outcomes.put((start.model, setup.learner.train(start, index)))
         effect = CommitRound(version=index + 1, trained=True, rho=1.0, elapsed_s=0.0, least_samples=0.0)
         store.append(*entry(engine.run(effect).change))

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from p2pfl.config import TrainingConfig
-from p2pfl.core import Bootstrap, CommitRound, Refused, ReplyApplied, ResetEdge, request_digest
+from p2pfl.core import Bootstrap, CommitRound, Refused, ReplyApplied, ResetEdge, StartRound, request_digest
 from p2pfl.engine import TILE
 from p2pfl.errors import LearningError
 from p2pfl.learn import LocalRound
@@ -24,7 +24,7 @@ def test_a_round_adds_what_training_changed_not_what_it_ended_at():
     """Mixing goes on while a round trains."""
     pair = Pair(dtype=np.float64)
     engine = pair.engines[0]
-    start = engine.begin_round(accompanied=True).model
+    start = engine.begin_round(StartRound(index=0, accompanied=True)).model
     pair.exchange()
     mixed = engine.state.model.copy()
     assert np.any(mixed != start)
@@ -53,9 +53,9 @@ def test_a_mixing_round_counts_as_a_version_and_changes_nothing_else():
 def test_a_learner_is_told_for_how_long_its_node_has_learned():
     pair = Pair()
     engine = pair.engines[0]
-    assert engine.begin_round(accompanied=True).elapsed_s == 0.0
+    assert engine.begin_round(StartRound(index=0, accompanied=True)).elapsed_s == 0.0
     pair.run(0, CommitRound(version=1, trained=False, rho=0.0, elapsed_s=2.5, least_samples=0.0))
-    assert engine.begin_round(accompanied=True).elapsed_s == 2.5
+    assert engine.begin_round(StartRound(index=0, accompanied=True)).elapsed_s == 2.5
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -124,7 +124,7 @@ def test_without_a_rate_there_is_no_variate():
     pair.train(0, pair.engines[0].state.model + np.float32(1))
     pair.exchange()
     assert pair.engines[0].state.edges[1].kept == {}
-    assert pair.engines[0].begin_round(accompanied=True).method is None
+    assert pair.engines[0].begin_round(StartRound(index=0, accompanied=True)).method is None
 
 
 def test_the_variate_moves_against_the_flow_by_beta_over_the_drift():
@@ -177,7 +177,7 @@ def test_an_edge_that_begins_anew_has_no_flow():
 def test_a_snapshot_for_training_is_a_copy():
     pair = Pair(beta=0.1)
     before = picture(pair.engines[0].state)
-    start = pair.engines[0].begin_round(accompanied=True)
+    start = pair.engines[0].begin_round(StartRound(index=0, accompanied=True))
     model, variate = start.model, start.given["correction"]
     model += 1.0
     variate += 1.0
@@ -247,7 +247,7 @@ def test_what_a_round_is_given_does_not_move_while_it_trains():
     pair = Pair(method=Users())
     for index in (0, 1):
         pair.train(index, pair.engines[index].state.model + np.float32(index + 1))
-    start = pair.engines[0].begin_round(accompanied=True)
+    start = pair.engines[0].begin_round(StartRound(index=0, accompanied=True))
     given = start.given["seen"].copy()
     assert isinstance(pair.exchange(), ReplyApplied)
     np.testing.assert_array_equal(start.given["seen"], given)
@@ -286,9 +286,9 @@ def test_the_edges_to_who_is_away_do_not_count_in_a_round_that_needs_company(nee
         pair.train(index, pair.engines[index].state.model + np.float32(index + 1))
     pair.exchange()
     engine = pair.engines[0]
-    assert engine.begin_round(accompanied=True).given["seen"].any()
-    assert engine.begin_round(accompanied=True, away=(1,)).given["seen"].any() != needs_company
-    assert engine.begin_round(accompanied=True).given["seen"].any()
+    assert engine.begin_round(StartRound(index=0, accompanied=True)).given["seen"].any()
+    assert engine.begin_round(StartRound(index=0, accompanied=True, away=(1,))).given["seen"].any() != needs_company
+    assert engine.begin_round(StartRound(index=0, accompanied=True)).given["seen"].any()
 
 
 def test_a_rounds_outcome_is_judged_by_what_the_round_was_given_not_by_what_mixing_brought_since():
@@ -306,12 +306,12 @@ def test_a_rounds_outcome_is_judged_by_what_the_round_was_given_not_by_what_mixi
     for index in (0, 1):
         pair.train(index, pair.engines[index].state.model + np.float32(index + 1))
     engine = pair.engines[0]
-    given = engine.begin_round(accompanied=True).given["seen"].copy()
+    given = engine.begin_round(StartRound(index=0, accompanied=True)).given["seen"].copy()
     pair.exchange()
     pair.train(0, engine.state.model)
     np.testing.assert_array_equal(seen[-1], given)
     assert given.any()
-    engine.begin_round(accompanied=False)
+    engine.begin_round(StartRound(index=0, accompanied=False))
     pair.train(0, engine.state.model)
     assert not seen[-1].any()
 
@@ -382,4 +382,4 @@ def test_a_method_that_fails_is_told_in_one_line(case):
 def test_a_method_that_gives_something_else_than_it_says_is_told():
     pair = Pair(method=type("Wrong", (Users,), {"begin": lambda *_: {}})())
     with pytest.raises(LearningError, match="gives"):
-        pair.engines[0].begin_round(accompanied=True)
+        pair.engines[0].begin_round(StartRound(index=0, accompanied=True))

@@ -137,7 +137,7 @@ def planned_in_words(federation: FederationConfig) -> str:
 
 def planned_rounds(federation: FederationConfig) -> int:
     """Return the rounds that the budget is planned for. A file without this number is refused."""
-    privacy, rounds = federation.privacy, federation.training.rounds or 0
+    privacy, rounds = federation.privacy, federation.training.trained_rounds or 0
     if privacy is not None and privacy.is_shared and privacy.rounds is None:
         return rounds + math.ceil(rounds / SPARE)
     return (None if privacy is None else privacy.rounds) or rounds

@@ -195,9 +195,11 @@ class Together:
         self.words = np.zeros(nodes, np.int64)
 
     def run(self) -> Iterator[Moment]:
-        for done in self.stage.run(self.rounds, self.setting.federation.training.closing_rounds):
-            self.done, closing = done, done > self.rounds
-            trained = np.full(self.setting.nodes, min(done, self.rounds))
+        training = self.setting.federation.training
+        trains, every = training.trained_rounds or self.rounds, self.rounds + training.closing_rounds
+        for done in self.stage.run(trains, every - trains):
+            self.done, closing = done, done > trains
+            trained = np.full(self.setting.nodes, min(done, trains))
             yield Moment(float(done), trained, float(done) if closing else None)
 
     @property

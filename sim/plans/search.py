@@ -35,8 +35,8 @@ GRAPHS_SHARE, FIRST_SHARE, LAST_SHARE = 0.2, 0.5, 0.97
 CLOSER, FINALISTS = 8, 2
 """The most systems that get a closer look, and the fewest that must have had a look before its figures count."""
 CLOSER_SEEDS = (1, 3)
-IN_STEP_BYTES = 1.9
-"""Nodes apart exchange 1.85 to 1.99 times an edge and round where arrays in step do so once (8 systems of 12 nodes)."""
+IN_STEP_BYTES = 2.0
+"""Nodes apart exchange up to 1.99 times an edge and round where arrays in step do so once (8 systems of 12 nodes)."""
 DIGITS = 2
 """Measures that agree in so many significant digits are a tie, in which the system that sends less is better."""
 

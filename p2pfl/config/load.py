@@ -337,6 +337,9 @@ def refuse_broken_promises(federation: FederationConfig, mistakes: Mistakes) -> 
         return
     _refuse_unbounded(federation, privacy, mistakes)
     _refuse_stop(federation, privacy, mistakes)
+    if privacy.unit == sections.RECORD and federation.training.logit_adjust:
+        text = "the node's own counts of labels would shape every step, without noise"
+        mistakes.add(text, "training.logit_adjust", federation.training.logit_adjust, '0; or unit = "member"')
     if privacy.is_shared:
         _refuse_unshared(federation, privacy, mistakes)
     if federation.grows_trees:

@@ -82,6 +82,12 @@ class TrainingConfig:
         "train: closing rounds train, too, at a rate that falls to a tenth: what liars need who move what only mixes",
         counts=CHANGED,
     )
+    logit_adjust: float = setting(
+        0.0,
+        number(0, 10),
+        "for classes: how much the loss allows for the node's own shares of labels, which never leave it; 1 is usual",
+        counts=CHANGED,
+    )
     when_through: str = setting(
         "train",
         choice("train", "mix", "train-on"),

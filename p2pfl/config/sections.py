@@ -61,8 +61,8 @@ class RateSchedule:
     def stretched(self, factor: float) -> RateSchedule:
         """Return the schedule over `factor` times as many rounds, or seconds."""
         length = self.length * factor
-        parts = {"warmup": self.warmup * factor, "last": self.last * factor}
-        return replace(self, length=length if self.by_time else max(1, round(length)), **parts)
+        length = length if self.by_time else max(1, round(length))
+        return replace(self, length=length, warmup=self.warmup * factor, last=self.last * factor)
 
     def __str__(self) -> str:
         if not self.length:

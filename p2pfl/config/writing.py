@@ -184,6 +184,7 @@ learning_rate = {learning_rate}
 # speed_correction = {speed_correction}
 # closing_rounds = {closing_rounds}
 # closing = "{closing}"
+# logit_adjust = {logit_adjust}
 # when_through = "{when_through}"
 # evaluate_every = {evaluate_every}
 

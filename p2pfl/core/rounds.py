@@ -498,9 +498,10 @@ class Rounds:
         return effects + announce(self.edges) + self._close(now)
 
     def _close(self, now: float) -> list[Effect]:
-        """Run the closing rounds, to remove the disagreement left by training: without training, or with less and less.
+        """Run the closing rounds, to remove the disagreement left by training: without training, or with less and less,
+        for liars move what only mixes round by round, and nothing pulls it back.
 
-        Liars move what only mixes round by round, and nothing pulls it back. Each round waits until no live neighbor is more than one round behind: the first until the neighbors have
+        Each round waits until no live neighbor is more than one round behind: the first until the neighbors have
         stopped training, the second until their neighbors have. So what the last node learned still reaches every node.
         """
         closed = self.facts.closing_rounds_done

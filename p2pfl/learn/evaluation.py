@@ -226,6 +226,20 @@ def loss_of(task: Task) -> Callable[[Any, Any], Tensor]:
     return task.loss or functional.cross_entropy
 
 
+def with_prior(outputs: Tensor, prior: Tensor) -> Tensor:
+    """Add `prior` (classes,) to outputs (n, classes, ...) for a logit-adjusted loss (Menon et al. 2021, arXiv
+    2007.07314): a model need not learn how often the node's own rows have a class.
+    """
+    return outputs + prior.view(-1, *(1 for _ in outputs.shape[2:]))
+
+
+def log_shares(targets: Tensor, classes: int, weight: float) -> Tensor:
+    """Return `weight` times the logarithm of each class's share of the labels (classes,), each counted once more."""
+    known = targets[(targets >= 0) & (targets < classes)]
+    counts = 1.0 + torch.bincount(known.flatten(), minlength=classes)
+    return weight * (counts / counts.sum()).log()
+
+
 def are_labels(outputs: Any, targets: Any) -> bool:
     """Return True if targets (n, ...) are integer class labels for outputs (n, classes, ...)."""
     return (

@@ -31,7 +31,7 @@ from torch.optim.sgd import sgd
 from p2pfl.chance import torch_seed
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import LearningError, UserError
-from p2pfl.learn.evaluation import Device, loss_of, seeded
+from p2pfl.learn.evaluation import Device, loss_of, seeded, with_prior
 from p2pfl.learn.interface import RoundStart, Vector
 from p2pfl.learn.task import Task
 from p2pfl.learn.tensors import FlatModule, Samples
@@ -249,7 +249,8 @@ class TorchModel:
         self.parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         """The parameters that are trained."""
         self._optimizer = make_optimizer(self.parameters, training, task.name)
-        self._loss_of_batch = device.loss(device.compiled(self.module), loss_of(task))
+        self._outputs = device.compiled(self.module)
+        self._loss_of_batch = device.loss(self._outputs, loss_of(task))
         self._last_local = self._local()
 
     def anew(self) -> TorchModel:
@@ -312,11 +313,14 @@ class TorchModel:
         """Return a function that maps row numbers to their inputs and targets, on the device."""
         return self.device.rows(samples.rows)
 
-    def backward(self, samples: Samples) -> Callable[[Tensor], Tensor]:
+    def backward(self, samples: Samples, prior: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """Make a function that computes the gradient for a batch of rows, stores it in the parameters, and returns the
-        loss. Both are means over rows, whether these are computed at once or in parts.
+        loss, adjusted by a `prior` (classes,). Both are means over rows, whether computed at once or in parts.
         """
         backward, loss_of_batch, read = torch.autograd.backward, self._loss_of_batch, self.reader(samples)
+        if prior is not None:
+            outputs, placed = self._outputs, prior.to(self.device.torch)
+            loss_of_batch = self.device.loss(lambda inputs: with_prior(outputs(inputs), placed), loss_of(self.task))
         most = self.device.compute.micro_batch_size
 
         def differentiate(rows: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from p2pfl.chance import generator, torch_seed
 from p2pfl.config.model import Compute, TrainingConfig
 from p2pfl.errors import LearningError, UserError
-from p2pfl.learn.evaluation import Device, are_classes, are_labels, loss_of, score
+from p2pfl.learn.evaluation import BATCH, Device, are_classes, are_labels, log_shares, loss_of, score
 from p2pfl.learn.interface import WHOLE, LocalRound, RoundStart, Score, Vector, batch_sizes
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, measured_by
 from p2pfl.learn.privacy.gradients import PrivateRounds, PrivateSteps
@@ -63,11 +63,28 @@ class TorchLearner:
         self.shape_digest = self.model.flat.digest
         self.samples = len(self.train_set)
         with self.device.seeded(0):
-            self.labels = try_out(self.model.module, self.train_set, task, self.device)
-        """True if targets are class labels."""
+            self.classes = try_out(self.model.module, self.train_set, task, self.device)
+        """The number of classes, if targets are class labels, or 0."""
+        if training.logit_adjust and (not self.classes or task.loss is not None):
+            text, value = "adjusts the cross entropy of class labels, which this task has not", training.logit_adjust
+            raise UserError(text, file=task.name, key="training.logit_adjust", value=value, allowed="0")
+        self.prior = self._prior_of(self.train_set)
         self.measures = _measures(task, labels=self.labels)
         """The task's measures, the main one first."""
         self.private = None if protection is None else PrivateRounds(protection, self.model, self.train_set)
+
+    @property
+    def labels(self) -> bool:
+        """Return True if targets are class labels."""
+        return self.classes > 0
+
+    def _prior_of(self, samples: Samples) -> Tensor | None:
+        """Return what the loss adds to outputs (classes,), if it is adjusted; from labels that only this node knows."""
+        weight = self.training.logit_adjust
+        if not weight:
+            return None
+        parts = torch.split(torch.arange(len(samples)), BATCH)
+        return log_shares(torch.cat([samples.rows(part)[1].flatten() for part in parts]), self.classes, weight)
 
     @property
     def plan(self) -> Plan | None:
@@ -87,7 +104,7 @@ class TorchLearner:
         """
         other = copy(self)
         other.context, other.train_set, other.test_set = context, train_set, test_set
-        other.samples = len(train_set)
+        other.samples, other.prior = len(train_set), other._prior_of(train_set)
         if not self.model.keeps_nothing:
             other.model = self.model.anew()
         if self.private is not None and other.model is self.model:
@@ -141,7 +158,7 @@ class TorchLearner:
 
     def _backward(self, steps: PrivateSteps | None) -> Callable[[Tensor], Tensor | None]:
         if steps is None:
-            return self.model.backward(self.train_set)
+            return self.model.backward(self.train_set, self.prior)
         return steps.backward(self.model.parameters, self.model.reader(self.train_set))
 
     def _end_round(self) -> Vector:
@@ -215,10 +232,10 @@ def _joined(digest: bytes, frozen: bytes) -> bytes:
     return hashlib.blake2b(digest + frozen, digest_size=32, person=b"p2pfl-fixed").digest() if frozen else digest
 
 
-def try_out(module: nn.Module, samples: Samples, task: Task, device: Device | None = None) -> bool:
+def try_out(module: nn.Module, samples: Samples, task: Task, device: Device | None = None) -> int:
     """Check at the start that outputs, targets and loss fit together, instead of failing in the first round.
 
-    Returns True if targets are class labels, so that there is an accuracy.
+    Returns the number of classes if targets are class labels, so that there is an accuracy; 0 if not.
     """
     device = device or Device()
     module.eval()
@@ -239,7 +256,7 @@ def try_out(module: nn.Module, samples: Samples, task: Task, device: Device | No
         raise UserError(
             "loss returned no scalar tensor", file=task.name, key="loss", value=returned, allowed="a scalar tensor"
         )
-    return are_classes(outputs, targets)
+    return int(outputs.shape[1]) if are_classes(outputs, targets) else 0
 
 
 def _measures(task: Task, *, labels: bool) -> tuple[Measure, ...]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from p2pfl.config.model import FederationConfig, TrainingConfig
-from p2pfl.learn.evaluation import loss_of, score_of
+from p2pfl.learn.evaluation import log_shares, loss_of, score_of, with_prior
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, batch_sizes
 from p2pfl.learn.methods import method_of
 from p2pfl.learn.torch_model import make_optimizer
@@ -134,6 +134,12 @@ class ManyModels:
         self.sizes = sorted(set(sizes))
         self.kinds: Integers = np.array([self.sizes.index(each) for each in sizes], dtype=np.int64)[of]
         self._module, self._loss = learner.model.module, loss_of(self.task)
+        self.priors = None
+        """What the loss adds to each node's outputs (nodes, classes), if it is adjusted."""
+        if self.training.logit_adjust:
+            weight, classes = self.training.logit_adjust, learner.classes
+            each = [log_shares(pool.of(node).targets, classes, weight) for node in range(len(pool.counts))]
+            self.priors = torch.stack(each)
         self._gradients = vmap(grad(self._loss_of_one, has_aux=True))
         self._outputs = vmap(partial(functional_call, self._module))
 
@@ -155,15 +161,18 @@ class ManyModels:
         models, *vectors = (torch.from_numpy(np.stack(each).astype(np.float32, copy=False)) for each in rows)
         given = None if plain else dict(zip(starts[0].given, vectors, strict=True))
         batches = self.nodes.batches(self.pool, np.array(nodes), np.array(rounds), self.sizes[kind])
-        losses = self.learn(models, batches, given, rate).tolist()
+        losses = self.learn(models, batches, given, rate, nodes=torch.tensor(nodes)).tolist()
         each = zip(models.numpy(), self.pool.counts[list(nodes)].tolist(), losses, strict=True)
         made = partial(LocalRound, steps=len(self.sizes[kind]), learning_rate=rate)
         return [made(vector=vector, samples=count, loss=loss) for vector, count, loss in each]
 
-    def learn(self, models: Tensor, batches: Iterable[Batch], given: Named | None, rate: float) -> Tensor:
-        """Move each of `models` (c, d) by a step for each of `batches`, by gradients of the loss, or by the method's
-        with the vectors `given` (c, d) to it. Returns the mean losses (c,).
+    def learn(
+        self, models: Tensor, batches: Iterable[Batch], given: Named | None, rate: float, nodes: Tensor
+    ) -> Tensor:
+        """Move each of `models` (c, d), of `nodes` (c,), by a step for each of `batches`, by gradients of the loss or
+        by the method's with the vectors `given` (c, d) to it. Returns the mean losses (c,).
         """
+        prior = () if self.priors is None else (self.priors[nodes].to(models.device),)
         tensors = self._tensors(models)
         parts = {} if given is None else {of: self._tensors(rows) for of, rows in {"anchor": models, **given}.items()}
         trained = {place.name: tensors.pop(place.name) for place in self.places if place.trained}
@@ -172,7 +181,7 @@ class ManyModels:
         self._module.train()
         for batch in batches:
             inputs, targets = (each.to(models.device) for each in batch)
-            gradients, outputs = self._gradients(trained, tensors, inputs, targets)
+            gradients, outputs = self._gradients(trained, tensors, inputs, targets, *prior)
             for name, tensor in trained.items():
                 own = {of: part[name] for of, part in parts.items()}
                 tensor.grad = self.method.gradient(gradients[name], tensor, own) if own else gradients[name]
@@ -201,8 +210,12 @@ class ManyModels:
                     scores[row] = score_of([(*pair, count)], count, self.task)
         return scores
 
-    def _loss_of_one(self, trained: Any, fixed: Any, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def _loss_of_one(
+        self, trained: Any, fixed: Any, inputs: Tensor, targets: Tensor, prior: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         outputs = functional_call(self._module, trained | fixed, inputs)
+        if prior is not None:
+            outputs = with_prior(outputs, prior)
         return self._loss(outputs, targets).reshape(()), outputs
 
     def _tensors(self, models: Tensor) -> dict[str, Tensor]:

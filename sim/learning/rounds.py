@@ -78,7 +78,7 @@ class Layer:
 def layers_of(grouped: ManyModels) -> list[Layer] | None:
     """Return the layers of a perceptron that is trained by plain SGD on the cross entropy; None for anything else."""
     training = grouped.training
-    plain = training.optimizer == "sgd" and not training.momentum and not training.weight_decay
+    plain = training.optimizer == "sgd" and not training.weight_decay
     learner = grouped.nodes.prototype
     module = learner.model.module
     if not (plain and grouped.task.loss is None and learner.labels and isinstance(module, nn.Sequential)):
@@ -123,7 +123,7 @@ class Rounds:
             models = starts if whole else starts[index]
             extra = given if whole or given is None else given[index]
             batches = self._batches(kind, nodes[rows], rounds[rows])
-            self.losses[nodes[rows]] = self._train(kind, batches, models, extra, rate)
+            self.losses[nodes[rows]] = self._train(kind, nodes[rows], batches, models, extra, rate)
             if not whole:
                 starts[index] = models
 
@@ -138,22 +138,27 @@ class Rounds:
         """Score each of `models` (b, d) on its node's data, `part` "test" or "local"."""
         return (self.one_by_one or self.grouped).evaluate(models, part, nodes)
 
-    def _train(
-        self, kind: int, batches: Iterable[Batch], models: Tensor, given: Tensor | None, rate: float
+    def _train(  # noqa: PLR0917 - which rounds, and their vectors
+        self, kind: int, nodes: Integers, batches: Iterable[Batch], models: Tensor, given: Tensor | None, rate: float
     ) -> NDArray[np.float64]:
-        """Move `models` (b, d) by a local round; return the mean losses (b,)."""
+        """Move `models` (b, d) of `nodes` (b,) by a local round; return the mean losses (b,)."""
         vectors = {} if given is None else {self.method.given[0]: given}
         own = overrides(self.method, "gradient")
         if self.layers is None:
-            return self.grouped.learn(models, batches, vectors if own else None, rate).double().cpu().numpy()
+            vectors_used, places = vectors if own else None, torch.from_numpy(nodes)
+            return self.grouped.learn(models, batches, vectors_used, rate, places).double().cpu().numpy()
         if own and self.method.needs_anchor:
             vectors["anchor"] = models.clone()
         total = models.new_zeros(len(models))
-        gradient = torch.empty_like(models)
+        gradient, momentum, speed = torch.empty_like(models), self.grouped.training.momentum, None
+        prior = None if self.grouped.priors is None else self.grouped.priors[nodes, None].to(models.device)
         for batch in batches:
             inputs, targets = (tensor.to(models.device) for tensor in batch)
-            total += _gradient(self.layers, models, inputs.flatten(2), targets, gradient)
+            total += _gradient(self.layers, models, inputs.flatten(2), targets, gradient, prior)
             step = self.method.gradient(gradient, models, vectors) if own else gradient
+            if momentum:
+                speed = step.clone() if speed is None else speed.mul_(momentum).add_(step)
+                step = speed
             models.sub_(step, alpha=rate)
         return (total / len(self.grouped.sizes[kind])).double().cpu().numpy()
 
@@ -179,8 +184,13 @@ class Rounds:
             yield grouped.pool.gather(rows)
 
 
-def _gradient(layers: list[Layer], models: Tensor, inputs: Tensor, targets: Tensor, out: Tensor) -> Tensor:
-    """Fill `out` (c, d) with the gradients of the mean cross entropy of `models` (c, d); return the losses (c,)."""
+def _gradient(  # noqa: PLR0917 - the models, the rows, and what is added to outputs
+    layers: list[Layer], models: Tensor, inputs: Tensor, targets: Tensor, out: Tensor, prior: Tensor | None
+) -> Tensor:
+    """Fill `out` (c, d) with the gradients of the mean cross entropy of `models` (c, d); return the losses (c,).
+
+    `prior` (c, 1, classes) is added to their outputs.
+    """
     count, rows = targets.shape
     seen, values = [], inputs
     for layer in layers:
@@ -189,7 +199,7 @@ def _gradient(layers: list[Layer], models: Tensor, inputs: Tensor, targets: Tens
         values = torch.baddbmm(models[:, layer.bias].unsqueeze(1), values, weight.transpose(1, 2))
         if layer.activation:
             values = values.relu_() if layer.activation == "relu" else values.tanh_()
-    logs = values.log_softmax(dim=2)
+    logs = (values if prior is None else values + prior).log_softmax(dim=2)
     losses = -logs.gather(2, targets.unsqueeze(2)).squeeze(2).mean(dim=1)
     slope = logs.exp_()
     slope.scatter_add_(2, targets.unsqueeze(2), logs.new_full((count, rows, 1), -1.0))

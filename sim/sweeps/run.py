@@ -83,7 +83,7 @@ def run_here(
     *,
     until: Callable[[], float] | None = None,
 ) -> Endings:
-    """Yield each job with its outcome as it ends; closed early, or at `until()`, a monotonic time, stop all that run."""
+    """Yield each job with its outcome as it ends; closed early, or at `until()` (monotonic), stop all that run."""
     left, busy = deque(jobs), dict[Future[RunOutcome], tuple[Worker, Job]]()
     spare: list[Worker] = []
     try:

@@ -49,7 +49,7 @@ class RateSchedule:
         if done < self.warmup:  # above 0 from the first round
             return max(LEAST, min(1.0, (done + (0.0 if self.by_time else 1.0)) / self.warmup))
         if self.last:
-            return 1.0 - (1.0 - self.to) * min(1.0, max(0.0, 1.0 - (self.length - done) / self.last))
+            return max(self.to, 1.0 - (1.0 - self.to) * max(0.0, 1.0 - (self.length - done) / self.last))
         part = min(1.0, (done - self.warmup) / (self.length - self.warmup)) if self.length else 0.0
         return max(LEAST, self.to + (1.0 - self.to) * 0.5 * (1.0 + math.cos(math.pi * part)))
 

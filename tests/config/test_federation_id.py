@@ -27,6 +27,7 @@ DEFAULTS = {
         "speed_correction": 1.0,
         "closing_rounds": 10,
         "closing": "mix",
+        "logit_adjust": 0.0,
         "when_through": "train",
         "stop": None,
         "evaluate_every": 1,
@@ -67,7 +68,7 @@ def test_every_default_is_what_it_was(section):
     assert {key.name: key.default for key in dataclasses.fields(SECTIONS[section])} == DEFAULTS[section]
 
 
-LATER = {"schedule", "keep_optimizer", "stop", "share_frozen", "rate", "least", "colluders", "closing"}
+LATER = {"schedule", "keep_optimizer", "stop", "share_frozen", "rate", "least", "colluders", "closing", "logit_adjust"}
 """Keys that came after the first version. A new key is added here, and declares when it counts; none ever leaves."""
 
 
@@ -97,4 +98,4 @@ def test_a_key_counts_at_its_default_or_only_where_it_is_set():
     always = {key: value for key, value in DEFAULTS["gossip"].items() if key not in LATER}
     assert counting(GossipConfig()) == always
     assert counting(GossipConfig(share_frozen=False)) == always | {"share_frozen": False}
-    assert set(counting(TrainingConfig(), named=True)) == set(DEFAULTS["training"]) - {"closing"}
+    assert set(counting(TrainingConfig(), named=True)) == set(DEFAULTS["training"]) - {"closing", "logit_adjust"}

@@ -13,6 +13,8 @@ CANONICAL = {
     "cosine:rounds=40": "cosine:rounds=40,to=0.01",
     "cosine:rounds=40,warmup=5,to=0.1": "cosine:rounds=40,warmup=5.0,to=0.1",
     "cosine:to=0.5,time_s=10": "cosine:time_s=10.0,to=0.5",
+    "tail:rounds=40,last=8": "tail:rounds=40,last=8.0,to=0.1",
+    "tail:time_s=9,last=1,warmup=2,to=0.5": "tail:time_s=9.0,last=1.0,warmup=2.0,to=0.5",
 }
 
 
@@ -31,6 +33,7 @@ FACTORS = {
     "constant": {0: 1.0, 999: 1.0},
     "cosine:rounds=99,warmup=4,to=1": {0: 0.25, 1: 0.5, 3: 1.0, 4: 1.0, 99: 1.0},
     "cosine:rounds=24,warmup=4,to=0.2": {0: 0.25, 3: 1.0, 4: 1.0, 14: 0.6, 24: 0.2},
+    "tail:rounds=20,last=10,warmup=4": {0: 0.25, 4: 1.0, 10: 1.0, 15: 0.55, 20: 0.1, 99: 0.1},
 }
 
 
@@ -40,6 +43,17 @@ def test_the_learning_rate_follows_the_own_rounds(spec):
     for rounds, factor in FACTORS[spec].items():
         assert math.isclose(training.rate(rounds, 1e9), 0.4 * factor)
         assert training.rate(rounds, 0.0) >= training.least_rate
+
+
+@pytest.mark.parametrize(
+    ("schedule", "factors"), [("constant", (0.82, 0.64, 0.46, 0.28, 0.1)), ("cosine:rounds=4,to=0.01", (0.1,) * 5)]
+)
+def test_in_closing_rounds_that_train_the_rate_falls_to_a_tenth_and_no_lower(schedule, factors):
+    training = TrainingConfig(rounds=9, learning_rate=2.0, schedule=schedule, closing_rounds=5, closing="train")
+    rates = [training.rate(8 + closing, 0.0, closing) for closing in range(1, 6)]
+    assert rates == pytest.approx([2.0 * factor for factor in factors])
+    assert min(rates) >= training.least_rate
+    assert training.trained_rounds == 14
 
 
 def test_by_time_the_rounds_do_not_count():
@@ -55,6 +69,10 @@ WRONG = {
     "cosine:rounds=4,warmup=4": "leaves nothing",
     "step:rounds=4": "is gone: use cosine:rounds=40",
     "constant:rounds=4": "takes none",
+    "tail:rounds=4": "give last",
+    "tail:rounds=4,last=5": "longer than what a length of 4 leaves",
+    "tail:rounds=4,last=3,warmup=2": "longer than what a length of 4 leaves",
+    "tail:last=5": "tail: give either rounds or time_s",
     "cosine:rounds=4,rounds=5": "twice",
 }
 

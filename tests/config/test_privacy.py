@@ -67,6 +67,7 @@ STOPPING = 'rounds = 40\nstop = "no improvement of accuracy in 9 rounds"'
         (OPEN_TEST, ('name = "digits"', 'name = "lora"\nmodel = "tiny"'), "privacy.test_set", "test_path"),
         (f'{TABLE[:-4]}0.5\nunit = "member"', (), "privacy.delta", "0.33"),
         (TABLE, (ROUNDS, 'rounds = 40\nwhen_through = "train"'), "training.when_through", "mix"),
+        (TABLE, (ROUNDS, "rounds = 40\nlogit_adjust = 1.0"), "training.logit_adjust", "member"),
         (f'{TABLE}\nunit = "member"', ("[gossip]", '[gossip]\nshare = ["body.*"]'), "gossip.share", "whole model"),
     ],
 )

@@ -23,9 +23,11 @@ from p2pfl.core import (
     Ready,
     ResetEdge,
     RoundCommitted,
+    RoundRefused,
     RoundTrained,
     SessionClosed,
     StartRound,
+    Stop,
     StopRequested,
 )
 
@@ -308,9 +310,9 @@ def test_who_has_begun_holds_nobody_back():
     assert only(say(node, 0, Ready(version=0, level=None)), StartRound) == [StartRound(index=0, accompanied=True)]
 
 
-def trained():
+def trained(**changes):
     """Node 1, which has done its one round and is to do two closing rounds, beside a neighbor that has begun none."""
-    node = make_node(1, 0, start_wait_s=0.0, rounds=1, closing_rounds=2, linger_s=30.0)
+    node = make_node(1, 0, start_wait_s=0.0, rounds=1, closing_rounds=2, linger_s=30.0, **changes)
     has_completed(node, 0)
     started(node)
     open_session(node, 0)
@@ -330,6 +332,52 @@ def test_a_closing_round_does_not_wait_for_ever():
     closing_since = node.rounds.phase_from
     assert only(node.wake(closing_since + 29.0), CommitRound) == []
     assert len(only(node.wake(closing_since + 30.0), CommitRound)) == 1
+
+
+def closing_rounds(node, effects, answer):
+    """Go on to the end of closing: the number of each round that begins to train, and whether what is committed did."""
+    seen = []
+    for now in range(12, 99):
+        if node.facts.done:
+            break
+        if begun := only(effects, StartRound):
+            seen.append(begun[0].closing)
+            effects = node.handle(answer, float(now))
+        if ops := only(effects, CommitRound):
+            seen.append(ops[0].trained)
+            effects = commit(node, effects, float(now))
+        else:
+            effects = node.wake(float(now))
+    return seen
+
+
+@pytest.mark.parametrize(
+    "said", [Ready(version=9, closing=2), Done(version=9), None], ids=["in step", "ended early", "mute"]
+)
+def test_closing_rounds_train_to_the_last_whatever_a_neighbor_does(said):
+    node = trained(closing_trains=True)
+    effects = [] if said is None else say(node, 0, said, 11.0)
+    assert closing_rounds(node, effects, RoundTrained(steps=1, samples=30)) == [1, True, 2, True]
+    assert node.facts.done
+    assert node.facts.rounds == 3
+
+
+def test_closing_rounds_only_mix_by_default_and_without_a_budget():
+    node = trained()
+    said = Ready(version=9, closing=2)
+    assert closing_rounds(node, say(node, 0, said, 11.0), RoundTrained(steps=1, samples=30)) == [False, False]
+    node = trained(closing_trains=True)
+    refused = RoundRefused(why="nothing is left", for_good=True, planned=True)
+    assert closing_rounds(node, say(node, 0, said, 11.0), refused) == [1, False, False]
+    node = trained(closing_trains=True)
+    refused = RoundRefused(why="the ledger cannot be written", for_good=False, planned=False)
+    assert closing_rounds(node, say(node, 0, said, 11.0), refused) == [1, False, 2, False]
+
+
+def test_no_figure_of_a_closing_round_ends_or_marks_training():
+    node = trained(closing_trains=True, stop=Stop(patience=3))
+    closing_rounds(node, say(node, 0, Done(version=9), 11.0), RoundTrained(steps=1, samples=30, figure=0.1))
+    assert node.rounds.training.best is None
 
 
 def levels(effects):

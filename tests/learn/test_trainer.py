@@ -50,6 +50,31 @@ def test_a_round_is_a_function_of_seed_node_and_round(learner):
         assert not np.array_equal(outcome(**other), first)
 
 
+def test_an_adjusted_loss_adds_the_logarithm_of_each_classs_share_and_scores_without_it(learner):
+    training = TrainingConfig(local_steps=1, batch_size=1000, learning_rate=1.0)
+    plain, mine = (learner(training=replace(training, logit_adjust=weight)) for weight in (0.0, 0.5))
+    labels = mine.train_set.targets
+    classes = mine.classes
+    shares = (1.0 + torch.bincount(labels, minlength=classes)) / (len(labels) + classes)
+    assert torch.allclose(mine.prior, 0.5 * shares.log())
+    start = mine.initial()
+    weight = torch.from_numpy(start.copy()).requires_grad_()
+    mine.model.flat.load(start)
+    parts = {place.name: weight[place.part].view(place.shape) for place in mine.model.flat.places}
+    outputs = torch.func.functional_call(mine.model.module, parts, mine.train_set.inputs)
+    functional.cross_entropy(outputs + 0.5 * shares.log(), labels).backward()
+    after = mine.train(RoundStart(start), 0).vector
+    np.testing.assert_allclose(after, start - weight.grad.numpy(), rtol=1e-4, atol=1e-6)
+    assert not np.allclose(after, plain.train(RoundStart(start), 0).vector, atol=1e-4)
+    assert mine.evaluate(start, "local") == plain.evaluate(start, "local")
+
+
+def test_a_loss_is_adjusted_for_class_labels_alone(learner):
+    training = TrainingConfig(logit_adjust=1.0)
+    with pytest.raises(UserError, match=r"training.logit_adjust.*class labels"):
+        learner(training=training, loss=functional.cross_entropy)
+
+
 def trained(mine, rounds, start=None):
     vector = mine.initial() if start is None else start
     for index in rounds:

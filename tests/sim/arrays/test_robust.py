@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from p2pfl.aggregate import Neighborhood, make_rule
-from sim import LiarSpec, Rounds, Together, World, WorldSpec, describe, setting_of, simulate
+from p2pfl.errors import UserError
+from p2pfl.learn import RoundStart
+from sim import LiarSpec, Rounds, Together, World, WorldSpec, describe, load_learners, setting_of, simulate
 
 
 def federation(nodes=8, rounds=8, method="plain", **options):
@@ -28,6 +30,35 @@ def test_a_method_learns_as_in_the_exact_simulator(method):
     plain = simulate(replace(asked, training=replace(asked.training, method="plain")), references=False, arrays=True)
     assert arrays.accuracy.mean == pytest.approx(exact.accuracy.mean, abs=0.02)
     assert arrays.consensus_distance != plain.consensus_distance
+
+
+@pytest.mark.parametrize("done", [2, 9])
+@pytest.mark.parametrize(
+    "changes", [{"momentum": 0.5}, {"logit_adjust": 1.0}, {"closing": "train", "momentum": 0.9, "logit_adjust": 0.5}]
+)
+def test_a_round_with_momentum_an_adjusted_loss_or_closing_is_that_of_the_nodes_own_learner(changes, done):
+    asked = federation(partition="shards:2", compressor="none")
+    asked = replace(asked, training=replace(asked.training, closing_rounds=3, **changes))
+    _, run = stage_of(asked)
+    learner = load_learners(asked)[5]
+    closing = done - 7 if "closing" in changes and done > 7 else 0
+    wanted = learner.train(RoundStart(learner.initial(), closing=closing), done)
+    models = torch.from_numpy(learner.initial().copy())[None]
+    run.train(np.array([5]), np.array([done]), models, None)
+    assert run.train.how == "written-out products"
+    np.testing.assert_allclose(models[0], wanted.vector, atol=1e-5)
+    assert run.train.losses[5] == pytest.approx(wanted.loss, rel=1e-5)
+
+
+def test_closing_rounds_that_train_end_as_in_the_exact_simulator_and_are_refused_apart():
+    asked = federation(rule="hampel:b=1", nodes=10, partition="iid")
+    asked = replace(asked, training=replace(asked.training, closing="train", closing_rounds=5, when_through="mix"))
+    exact = simulate(asked, references=False)
+    together = simulate(asked, arrays=True, clock="in-step")
+    assert [node.rounds for node in exact.nodes] == [node.rounds for node in together.nodes] == [13] * 10
+    assert together.accuracy.mean == pytest.approx(exact.accuracy.mean, abs=0.02)
+    with pytest.raises(UserError, match=r"training.closing.*in-step"):
+        simulate(replace(asked, gossip=replace(asked.gossip, rule="mean")), arrays=True)
 
 
 def test_in_step_momentum_is_the_recursion_of_its_paper():

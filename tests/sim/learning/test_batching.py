@@ -101,6 +101,7 @@ ROUNDS = [
     {"local_steps": 2, "optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.01},
     {"local_steps": 2, "optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.1},
     {"local_steps": 2, "schedule": "cosine:rounds=2,to=0.5"},
+    {"local_steps": 2, "momentum": 0.5, "logit_adjust": 1.0},
 ]
 
 

@@ -118,7 +118,7 @@ NOTICES = frozenset(
 )
 """Kinds of notices about good or planned events, which are not alarms."""
 MIXES_ONLY = frozenset({Phase.CLOSING, Phase.LINGERING, Phase.FINISHED})
-"""The phases in which a node does not train."""
+"""The phases in which a node does not train, but for closing rounds that do."""
 FIRST_ALARMS = 5
 LATER_ALARMS = 100
 """Limits on logged alarms of one kind from one neighbor.
@@ -208,7 +208,11 @@ class Driver:
         effects = self.core.handle(event, self.loop.time())
         self.engine_thread.in_step = self.core.phase in MIXES_ONLY
         self.carry_out(effects)
-        if isinstance(event, RoundCommitted) and self.core.phase is Phase.CLOSING:
+        if (
+            isinstance(event, RoundCommitted)
+            and self.core.phase is Phase.CLOSING
+            and not self.core.settings.closing_trains
+        ):
             self.local.look_between_rounds(event.version, self.core.facts.closing_rounds_done)
 
     def _take_all(self, events: list[Event], flush: int) -> None:

@@ -85,17 +85,18 @@ def contraction(
     closing rounds, by number, with `sketch` and `exchanges`. `ends` is the number of edge ends that one round uses at
     these nodes; None means all. `size` is the number of parameters, None if unknown. If a node died before it reported
     its number of samples, the prediction gives all nodes equal weight, and `samples_known` is False. Under a robust
-    rule, mixing is not a Laplacian step, so nothing is predicted; if rounds are sums, nothing is mixed.
+    rule, mixing is not a Laplacian step, so nothing is predicted; where closing rounds train, nothing is measured; if
+    rounds are sums, nothing is mixed.
     """
     if federation.in_step_by:
         return Contraction()
     known = [n for n in samples if n]
     complete = len(known) == len(samples)
-    robust = liars_of(federation.gossip.rule) > 0
+    robust, ends = liars_of(federation.gossip.rule) > 0, 2 * federation.edges_at_once if ends is None else ends
     return Contraction(
         predicted=None if robust else predicted(federation, known if complete else None, size),
         samples_known=complete,
-        measured=_measured_contraction(closing, 2 * federation.edges_at_once if ends is None else ends),
+        measured=_measured_contraction(closing, ends) if federation.training.closing == "mix" else None,
     )
 
 

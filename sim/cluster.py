@@ -66,6 +66,7 @@ class Liars:
     ) -> None:
         self.attack, self.federation, self.liars = attack, federation, liars
         self._initial, self._samples = learners[0].initial(), samples
+        self._learners, self._slopes = learners, dict[int, Slope | None]()
         self._slope = _slope(attack, learners, min(liars, default=0))
         self._counts = dict.fromkeys(sorted(liars), 0)
         self._models: Mapping[int, Vector]
@@ -115,7 +116,13 @@ class Liars:
             count=count,
             seed=self.federation.seed,
             slope=self._slope,
+            own_slope=self._own_slope(peer) if self._slope else None,
         )
+
+    def _own_slope(self, peer: int) -> Slope | None:
+        if peer not in self._slopes:
+            self._slopes[peer] = slope_for(self.attack, self._learners[peer])
+        return self._slopes[peer]
 
     def _weights(self, peer: int) -> Mapping[int, float]:
         """Compute a_ij of the peer in the Laplacian step, by neighbor: gamma min(n_i/(deg_i+1), n_j/(deg_j+1))/n_i.

@@ -75,17 +75,17 @@ class TrainingConfig:
     speed_correction: float = setting(
         1.0, number(1), "largest factor for nodes that take fewer rounds than others; 1 turns it off"
     )
-    closing_rounds: int = setting(10, whole(0), "rounds at the end, of mixing without training")
+    closing_rounds: int = setting(10, whole(0), "rounds at the end, of mixing without training but for closing")
     closing: str = setting(
         "mix",
         choice("mix", "train"),
-        "train: closing rounds train, too, at a rate that falls to a tenth: what liars need who move what only mixes",
+        "closing rounds only mix, or train at a rate that falls to a tenth, as beside a robust rule",
         counts=CHANGED,
     )
     logit_adjust: float = setting(
         0.0,
         number(0, 10),
-        "for classes: how much the loss allows for the node's own shares of labels, which never leave it; 1 is usual",
+        "1: the loss of class labels allows for their shares in the node's own rows, which never leave it",
         counts=CHANGED,
     )
     when_through: str = setting(

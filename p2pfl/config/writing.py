@@ -123,6 +123,9 @@ def _aligned(text: str) -> str:
 def _tuning(rule: str, given: Mapping[str, Any]) -> str:
     from p2pfl.aggregate import liars_of  # noqa: PLC0415 - `p2pfl new --help` stays instant
 
+    if liars_of(rule):
+        momentum = {"momentum": 0.5} if given.get("optimizer", "sgd") == "sgd" else {}
+        given = {"closing": "train", **momentum, **given}
     gossip = {key: getattr(_GOSSIP, key) for key in GossipConfig.__slots__}
     gossip |= {"share": _GOSSIP.share[0], "rule": json.dumps(rule), "protects": _protects(liars_of(rule))}
     gossip["vitals"] = json.dumps(_GOSSIP.vitals)
@@ -130,7 +133,9 @@ def _tuning(rule: str, given: Mapping[str, Any]) -> str:
     training["method"] = given.get("method", usual_method(rule))
     training["keep_optimizer"] = json.dumps(_TRAINING.keep_optimizer)
     text = _TUNING.format(**training, **gossip)
-    return text.replace("\n# method = ", "\nmethod = ") if "method" in given else text
+    for key in given:
+        text = text.replace(f"\n# {key} = ", f"\n{key} = ")
+    return text
 
 
 def _protects(liars: int) -> str:

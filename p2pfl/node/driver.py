@@ -208,11 +208,8 @@ class Driver:
         effects = self.core.handle(event, self.loop.time())
         self.engine_thread.in_step = self.core.phase in MIXES_ONLY
         self.carry_out(effects)
-        if (
-            isinstance(event, RoundCommitted)
-            and self.core.phase is Phase.CLOSING
-            and not self.core.settings.closing_trains
-        ):
+        only_mixes = self.core.phase is Phase.CLOSING and not self.core.settings.closing_trains
+        if isinstance(event, RoundCommitted) and only_mixes:
             self.local.look_between_rounds(event.version, self.core.facts.closing_rounds_done)
 
     def _take_all(self, events: list[Event], flush: int) -> None:

@@ -49,7 +49,8 @@ class Sight:
     its own local rounds, `count` the models that it has shown so far, to all peers together. `weights` are the peer's
     mixing weights a_ij by neighbor; if empty, they are equal, 1/(neighbors + 1). `rule` is the spec of the rule by
     which the peer mixes, None for the mean. `initial` (d,) is the model that every node starts from. `slope` is the
-    task's loss, for attacks that climb it and for users' own attacks; None if the task has no gradient.
+    task's loss, for attacks that climb it and for users' own attacks; None if the task has no gradient. `own_slope` is
+    the loss on the peer's own data, which only a simulation knows.
     """
 
     node: int
@@ -65,6 +66,7 @@ class Sight:
     count: int = 0
     seed: int = 0
     slope: Climb | None = None
+    own_slope: Climb | None = None
 
     @property
     def victim(self) -> Vector:
@@ -259,13 +261,14 @@ def _not_finite(shown: Vector, size_bytes: int) -> bytes:
 
 LARGEST = 1e6
 """The largest parameter; beyond it float32 overflows, for which `nan` is the simpler attack."""
-NOTHING, PEER, NEIGHBORS, RULE, GRAPH, LOSS, DATA = (
+NOTHING, PEER, NEIGHBORS, RULE, GRAPH, LOSS, VICTIMS, DATA = (
     "nothing",
     "the model of its victim",
     "the models around its victim",
     "the models around its victim, and its rule",
     "all honest models, and the graph",
     "all honest models, the rule of its victim, and data: everybody's in a simulation, its own as a real node",
+    "as `ascent`, and in a simulation which data are its victim's, and the graph",
     "its own data",
 )
 """The knowledge that an attack needs."""

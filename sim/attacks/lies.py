@@ -14,6 +14,7 @@ attack: lies told only at times, or told in too many exchanges.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -35,6 +36,7 @@ from sim.attacks.attack import (
     NOTHING,
     PEER,
     RULE,
+    VICTIMS,
     Attack,
     Climb,
     Edge,
@@ -339,32 +341,74 @@ def ascent(sight: Sight) -> Vector:
     direction as the server's rule allows. For each victim, the norm of the lie is the best of five, judged by the loss
     after the victim's rule (`response`). A lie costs STEPS + len(FARTHER) gradients and len(FARTHER) calls of the rule.
     """
-    slope = sight.slope
-    if slope is None:
-        raise UserError("there is no loss to climb", key="attack", value="ascent")
-    victim = np.asarray(sight.victim, np.float64)
-    spread = spread_around(sight)
-    start = np.mean([victim, *(sight.models[node] for node in sight.honest if node != sight.peer)], axis=0)
-    way = _uphill(slope, start, STEP * spread)
-    size = length(way)
-    if size == 0:
-        return victim
-    way *= spread / size
-    lies = [victim + farther * way for farther in FARTHER]
-    shown: Vector = max(lies, key=lambda lie: slope(response(sight, lie))[0])
+    slope = _slope(sight, "ascent")
+    return _worst(sight, slope, [_uphill(sight, slope)])
+
+
+@lie(
+    "foreign",
+    "as ascent, without what raises the victim's own loss, so that its training does not pull it back",
+    "after PGA of Shejwalkar et al. 2022, arXiv 2108.10241",
+    VICTIMS,
+    climbs=True,
+)
+def foreign(sight: Sight) -> Vector:
+    """Climb as `ascent` does, but only across the gradient of the victim's own loss where that would raise it, too."""
+    slope = _slope(sight, "foreign")
+    return _worst(sight, slope, [_uphill(sight, slope, sight.own_slope)])
+
+
+@lie(
+    "adapt",
+    "for each victim the worst of six directions and five lengths, by the loss after its rule",
+    "after the searches of Shejwalkar et al. 2022, arXiv 2108.10241",
+    VICTIMS,
+    climbs=True,
+)
+def adapt(sight: Sight) -> Vector:
+    """Try the ways of `ascent`, `foreign`, `dissensus`, `spectral`, `alie` and `mimic`. It looks one mix ahead."""
+    slope = _slope(sight, "adapt")
+    others = [lie(sight) - sight.victim for lie in (dissensus, spectral, alie, mimic)]
+    return _worst(sight, slope, [_uphill(sight, slope), _uphill(sight, slope, sight.own_slope), *others])
+
+
+def _slope(sight: Sight, name: str) -> Climb:
+    if sight.slope is None:
+        raise UserError("there is no loss to climb", key="attack", value=name)
+    return sight.slope
+
+
+def _worst(sight: Sight, slope: Climb, ways: Iterable[Vector]) -> Vector:
+    """Return the lie along one of `ways` (d,), at one of the distances FARTHER, after which the loss is highest."""
+    victim, spread = np.asarray(sight.victim, np.float64), spread_around(sight)
+    ways = [way * (spread / size) for way in ways if (size := length(way)) > 0]
+    lies = [victim + farther * way for way in ways for farther in FARTHER]
+    shown: Vector = max(lies, key=lambda lie: slope(response(sight, lie))[0], default=victim)
     return shown
 
 
-def _uphill(slope: Climb, start: Vector, step: float) -> Vector:
-    """Follow the gradient from `start` (d,) for STEPS steps of size `step`; return the end minus `start`."""
+def _uphill(sight: Sight, slope: Climb, spared: Climb | None = None) -> Vector:
+    """Follow the gradient for STEPS steps, from the mean of the honest models that are known; return the end minus it.
+
+    Parts of the gradient that would raise the loss `spared` are left out.
+    """
+    step = STEP * spread_around(sight)
+    victim = np.asarray(sight.victim, np.float64)
+    start = np.mean([victim, *(sight.models[node] for node in sight.honest if node != sight.peer)], axis=0)
     here = start
     for _ in range(STEPS):
         gradient = slope(here)[1]
+        if spared is not None:
+            own = spared(here)[1]
+            size = length(own)
+            along = float(np.einsum("i,i->", gradient, own)) / size**2 if size else 0.0
+            gradient = gradient - max(0.0, along) * own
         size = length(gradient)
         if size == 0:
             break
         here = here + step / size * gradient
-    return here - start
+    way: Vector = here - start
+    return way
 
 
 PERIOD, LONGEST_PERIOD = 10, 10**6

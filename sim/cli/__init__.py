@@ -59,6 +59,7 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
 @click.option("--rule", metavar="SPEC", help="See `p2pfl list rules`.  [default: mean]")
 @click.option("--compressor", metavar="SPEC", help="See `p2pfl list compressors`.  [default: q4]")
 @click.option("--method", metavar="SPEC", help="See `p2pfl list methods`.")
+@click.option("--closing", type=click.Choice(["mix", "train"]), help="What closing rounds do.  [default: mix]")
 @click.option("--privacy", metavar="SPEC", help="Keys of [privacy], as epsilon=8; or none.")
 @click.option("--byzantine", type=click.IntRange(0), metavar="K", help="Number of liars, chosen at random.")
 @click.option("--attack", metavar="NAME", help="See `p2pfl list attacks`.")

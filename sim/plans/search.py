@@ -28,8 +28,8 @@ from topologies.plots import counted
 
 HONEST = NONE
 """The name of the condition in which nobody lies."""
-ATTACKS = ("dissensus", "spectral", "mirror", "alie", "sign-flip")
-"""The first look at a system tries the first of them alone."""
+ATTACKS = ("foreign", "spectral", "mirror", "alie", "sign-flip")
+"""The first look at a system tries the first of them alone; a task that cannot be climbed has `dissensus` for it."""
 GRAPHS_SHARE, FIRST_SHARE, LAST_SHARE = 0.2, 0.5, 0.97
 """The parts of the time after which no further graph is searched, the first look ends, and all ends."""
 CLOSER, FINALISTS = 8, 2
@@ -161,6 +161,23 @@ def make_plan(wishes: PlanWishes, out: Path, *, within_s: float, jobs: int, tell
     )
 
 
+def attacks_on(wishes: PlanWishes) -> tuple[str, ...]:
+    """Return the attacks to try, if there are liars."""
+    if not wishes.liars:
+        return ()
+    from p2pfl.learn.load import load_task  # noqa: PLC0415 - imports torch
+    from p2pfl.learn.task import Task  # noqa: PLC0415 - as above
+
+    base = wishes.base
+    climbed = base is None or isinstance(load_task(base.task, base.path.parent, file=base.path), Task)
+    return ATTACKS if climbed else ("dissensus", *ATTACKS[1:])
+
+
+def closing_of(wishes: PlanWishes, system: PlannedSystem) -> str | None:
+    """Return what closing rounds do under a robust rule, as `p2pfl new` writes it; None for what is usual."""
+    return "train" if wishes.base is None and system.rule != "mean" else None
+
+
 def clock_of(wishes: PlanWishes) -> str:
     """Return the clock of arrays: in step is the cheaper one, and says nothing of a world's speeds and latencies."""
     return "in-step" if wishes.world is None else "apart"
@@ -185,7 +202,7 @@ class PlanSearch:
 
     def go(self, first_until: float, until: float) -> None:
         """Search until the times on the monotonic clock: of the first look, and of all."""
-        attacks, seed = ATTACKS if self.wishes.liars else (), self.wishes.seed
+        attacks, seed = attacks_on(self.wishes), self.wishes.seed
         first = TrialLook(attacks=(HONEST, *attacks[:1]), seeds=(seed,), rough=True)
         # without any result it goes on in the time of the closer look: one that is late is better than none
         self.hurried = not self.perform(first, self.systems, lambda: first_until if self.complete(first) else until)
@@ -233,6 +250,7 @@ class PlanSearch:
             "attack": trial.attack,
             "rounds": wishes.full,
             "partition": wishes.partition,
+            "closing": closing_of(wishes, system),
             "arrays": trial.arrays or None,
             "clock": clock_of(wishes) if trial.arrays else None,
             "nodes": wishes.count if wishes.base is None else None,

@@ -13,7 +13,7 @@ from p2pfl.config.writing import toml_value
 from p2pfl.errors import UserError
 from p2pfl.node.folders import save
 from sim.federations import describe
-from sim.plans.search import HONEST, SystemPlan, SystemStanding, clock_of
+from sim.plans.search import HONEST, SystemPlan, SystemStanding, clock_of, closing_of
 from sim.plans.systems import PlanWishes
 from sim.sweeps.run import replace
 
@@ -42,7 +42,8 @@ def write_plan(plan: SystemPlan, out: Path) -> Path:
     if wishes.base is None:
         asked = {"seed": wishes.seed, "rounds": wishes.full, "partition": wishes.partition}
         made = describe(nodes=wishes.count, topology=str(system.graph.file), **choices, **asked)  # type: ignore[arg-type]
-        save(dataclasses.replace(made, name="plan"), winner)
+        training = dataclasses.replace(made.training, closing=closing_of(wishes, system) or made.training.closing)
+        save(dataclasses.replace(made, name="plan", training=training), winner)
     else:
         winner.mkdir()
         replace(winner / CHANGES, _changes(wishes, choices).encode())
@@ -87,7 +88,8 @@ def command_of(plan: SystemPlan, standing: SystemStanding, attack: str, seed: in
         words += ["--nodes", str(wishes.count)]
     words += ["--topology", str(system.graph.file), "--rule", system.rule, "--compressor", system.compressor]
     words += ["--method", system.method, "--seed", str(seed)]
-    for name, value in (("rounds", wishes.full), ("partition", wishes.partition), ("world", wishes.world)):
+    more = {"rounds": wishes.full, "partition": wishes.partition, "world": wishes.world}
+    for name, value in (more | {"closing": closing_of(wishes, system)}).items():
         if value is not None:
             words += [f"--{name}", str(value)]
     words += ["--arrays", "--clock", clock_of(wishes)] if standing.arrays else []

@@ -191,6 +191,10 @@ def test_a_system_that_guarantees_what_is_wished_comes_before_a_better_one_that_
     found = plan_of(tmp_path, nodes=5, liars=1)
     assert found.winner.system.rule == "cs+:b=1"
     assert found.refused == ()
+    winner = load_config(write_plan(found, tmp_path / "out"))
+    assert (winner.gossip.rule, winner.training.closing) == ("cs+:b=1", "train")
+    (command, _) = json.loads((tmp_path / "out" / "plan.json").read_text())["ranking"][0]["commands"]
+    assert "--closing train" in command
 
 
 def test_systems_whose_runs_fail_are_left_out_and_the_reason_is_told(tmp_path, pretend):

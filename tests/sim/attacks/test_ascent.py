@@ -48,7 +48,34 @@ def test_on_a_plain_it_shows_the_victim_its_own_model():
     assert np.array_equal(shown, MODELS[0])
 
 
-@pytest.mark.parametrize("spec", ["ascent", "sleeper:ascent@3", "flood:ascent"])
+def east(model):
+    """A loss that rises along the first coordinate alone."""
+    return float(model[0]), np.eye(len(model))[0]
+
+
+def test_foreign_leaves_out_what_raises_the_victims_own_loss_and_nothing_else():
+    ascent, foreign = (parse_attack(name).tell(sight(own_slope=east)) - MODELS[0] for name in ("ascent", "foreign"))
+    assert ascent[0] > 0
+    assert foreign[0] == pytest.approx(0.0)
+    assert np.linalg.norm(foreign[1:]) > 0
+    west = sight(own_slope=lambda model: (-float(model[0]), -np.eye(len(model))[0]))
+    assert parse_attack("foreign").tell(west) == pytest.approx(ASCENT.tell(west)), "what lowers it is no matter"
+    assert parse_attack("foreign").tell(sight()) == pytest.approx(ASCENT.tell(sight())), "a real node knows no more"
+
+
+@pytest.mark.parametrize("rule", ["mean", "hampel:b=1", "trimmed-mean:b=1"])
+def test_adapt_raises_the_loss_behind_the_rule_at_least_as_much_as_each_attack_that_it_tries(rule):
+    seen = sight(rule=rule, liars=frozenset({4}), edges=((0, 1), (0, 2), (0, 3), (0, 4)), own_slope=east)
+    adapted = bowl(response(seen, parse_attack("adapt").tell(seen)))[0]
+    assert adapted >= max(bowl(response(seen, parse_attack(name).tell(seen)))[0] for name in ("ascent", "foreign"))
+    for name in ("dissensus", "spectral", "alie", "mimic"):
+        way = parse_attack(name).tell(seen) - MODELS[0]
+        if np.linalg.norm(way) > 0:
+            way *= spread_around(seen) / np.linalg.norm(way)
+            assert all(adapted >= bowl(response(seen, MODELS[0] + farther * way))[0] - 1e-9 for farther in FARTHER)
+
+
+@pytest.mark.parametrize("spec", ["ascent", "foreign", "adapt", "sleeper:ascent@3", "flood:ascent"])
 def test_it_is_known_to_need_a_loss_also_within_another(spec):
     assert parse_attack(spec).climbs
     with pytest.raises(UserError, match=r"cannot be climbed.*digits"):

@@ -193,7 +193,7 @@ def test_a_system_that_guarantees_what_is_wished_comes_before_a_better_one_that_
     assert found.refused == ()
     winner = load_config(write_plan(found, tmp_path / "out"))
     assert (winner.gossip.rule, winner.training.closing) == ("cs+:b=1", "train")
-    (command, _) = json.loads((tmp_path / "out" / "plan.json").read_text())["ranking"][0]["commands"]
+    command, *_ = json.loads((tmp_path / "out" / "plan.json").read_text())["ranking"][0]["commands"]
     assert "--closing train" in command
 
 

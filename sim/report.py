@@ -124,7 +124,7 @@ def report_of(
         topology=federation.topology,
         algebraic_connectivity=graph.low,
         rounds={node.name: node.rounds for node in nodes},
-        rounds_asked=federation.training.rounds,
+        rounds_asked=federation.training.trained_rounds,
         rounds_beyond=spread(node.rounds_beyond for node in ended),
         accuracy=spread(node.accuracy for node in ended),
         local_accuracy=spread(node.local_accuracy for node in ended),

@@ -28,6 +28,7 @@ from p2pfl.cli.new import check_graph
 from p2pfl.compress import make_compressor, require_fit
 from p2pfl.config.load import load_config, node_file
 from p2pfl.config.model import TrainingConfig, usual_method
+from p2pfl.config.writing import beside, toml_value
 from p2pfl.console.output import (
     Form,
     beyond_facts,
@@ -441,7 +442,8 @@ def _make(folder: Path, nodes: int, topology: str, said: Mapping[str, Any]) -> P
         members = [make_node(staging, f"node{index}", port) for index, port in enumerate(free_ports(nodes))]
         tables = [f'[[node]]\nname = "{m.name}"\nkey = "{m.key}"\naddress = "{m.address}"\n' for m in members]
         own = {key: from_here(said[key]) for key in ("rule", "method")}
-        head = TEXT.format(**{**said, **own}, topology=own_graph(topology, staging))
+        more = "".join(f"{key} = {toml_value(value)}\n" for key, value in beside(own["rule"]).items())
+        head = TEXT.format(**{**said, **own}, topology=own_graph(topology, staging), more=more)
         (staging / "federation.toml").write_text(head + "\n".join(tables), encoding="utf-8")
         check_result(staging)
     return folder / "federation.toml"
@@ -468,7 +470,7 @@ partition = "{partition}"
 [training]
 rounds = {rounds}
 method = "{method}"
-
+{more}
 [gossip]
 compressor = "{compressor}"
 rule = "{rule}"

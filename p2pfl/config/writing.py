@@ -123,9 +123,7 @@ def _aligned(text: str) -> str:
 def _tuning(rule: str, given: Mapping[str, Any]) -> str:
     from p2pfl.aggregate import liars_of  # noqa: PLC0415 - `p2pfl new --help` stays instant
 
-    if liars_of(rule):
-        momentum = {"momentum": 0.5} if given.get("optimizer", "sgd") == "sgd" else {}
-        given = {"closing": "train", **momentum, **given}
+    given = {**beside(rule, given.get("optimizer", "sgd")), **given}
     gossip = {key: getattr(_GOSSIP, key) for key in GossipConfig.__slots__}
     gossip |= {"share": _GOSSIP.share[0], "rule": json.dumps(rule), "protects": _protects(liars_of(rule))}
     gossip["vitals"] = json.dumps(_GOSSIP.vitals)
@@ -136,6 +134,15 @@ def _tuning(rule: str, given: Mapping[str, Any]) -> str:
     for key in given:
         text = text.replace(f"\n# {key} = ", f"\n{key} = ")
     return text
+
+
+def beside(rule: str, optimizer: str = "sgd") -> dict[str, Any]:
+    """Return the keys of `[training]` that a new federation has beside a rule that bears liars."""
+    from p2pfl.aggregate import liars_of  # noqa: PLC0415 - as above
+
+    if not liars_of(rule):
+        return {}
+    return {"closing": "train", **({"momentum": 0.5} if optimizer == "sgd" else {})}
 
 
 def _protects(liars: int) -> str:

@@ -95,7 +95,7 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
         topology=federation.topology,
         algebraic_connectivity=graph["algebraic_connectivity"],
         rounds={node.name: node.rounds for node in nodes},
-        rounds_asked=federation.training.rounds,
+        rounds_asked=federation.training.trained_rounds,
         rounds_beyond=spread(node.rounds_beyond for node in ended),
         accuracy=spread(node.accuracy for node in tested),
         local_accuracy=spread(node.local_accuracy for node in ended),

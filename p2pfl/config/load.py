@@ -145,13 +145,15 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
         schedule=schedule,
         edge_compressors=own,
         edge_weights={} if "admin" in head else weights,
-        notices=_unused_weights(weights, head, gossip.rule),
+        notices=(*_unused_weights(weights, head, gossip.rule), *_no_closing(training, gossip.rule)),
         founders=tuple(member.key for member in members) if "admin" in head else (),
         privacy=read_privacy(document.get("privacy"), mistakes),
         **network,
     )
-    if federation.grows_trees and federation.training.closing != "mix":
-        text = "trees are grown together, by sums: no closing round can train"
+    if federation.in_step_by and federation.training.closing != "mix":
+        text = (
+            f"with {federation.in_step_by} each round is a sum of all nodes: no closing rounds follow that could train"
+        )
         mistakes.add(text, "training.closing", federation.training.closing, "mix")
     refuse_broken_promises(federation, mistakes)
     return federation
@@ -166,6 +168,13 @@ def _unused_weights(weights: Mapping[tuple[int, int], float], head: Mapping[str,
     why = "with admin keys the graph may change with the members" if "admin" in head else ""
     why = why or ("the degrees bound what a robust rule takes from a neighbor" if liars_of(rule) else "")
     return (f"the weights in {head['topology']} are not used: {why}",) if why else ()
+
+
+def _no_closing(training: Mapping[str, Any], rule: str) -> tuple[str, ...]:
+    """Warn that nodes end without closing rounds where a rule, or closing itself, counts on some."""
+    if training.get("closing_rounds") != 0 or (rule == "mean" and training.get("closing", "mix") == "mix"):
+        return ()
+    return ("training.closing_rounds is 0: nodes end as far apart as training leaves them, at their full rate",)
 
 
 def _task(table: Any, mistakes: Mistakes) -> TaskConfig:
@@ -395,7 +404,6 @@ def _refuse_unshared(federation: FederationConfig, privacy: PrivacyConfig, mista
     for key, value, usual in (
         ("gossip.rule", federation.gossip.rule, "mean"),
         ("training.method", federation.method, "plain"),
-        ("training.closing", training.closing, "mix"),
         ("gossip.share", list(federation.gossip.share), ["*"]),
     ):
         if value != usual:

@@ -66,6 +66,8 @@ def test_a_graph_file_is_copied(p2pfl, tmp_path):
 def test_the_rule_is_written_with_what_it_protects_from_in_its_line(p2pfl, tmp_path, rule, written, protects):
     assert p2pfl("new", "ward", "--rule", rule).code == 0
     assert load_config(tmp_path / "ward").gossip.rule == written
+    training = load_config(tmp_path / "ward").training
+    assert (training.closing, training.momentum) == (("mix", 0.0) if rule == "mean" else ("train", 0.5))
     lines = (tmp_path / "ward" / "federation.toml").read_text(encoding="utf-8").splitlines()
     (line,) = (line for line in lines if line.startswith("rule = "))
     assert protects in line

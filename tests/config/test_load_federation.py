@@ -6,6 +6,7 @@ import pytest
 
 from p2pfl.compress import STAGES, make_compressor
 from p2pfl.config import GossipConfig, TaskConfig, TrainingConfig, load_config
+from p2pfl.errors import UserError
 
 
 def minimal(keys):
@@ -39,6 +40,33 @@ def test_one_of_two_exclusive_keys_turns_off_the_other(
     training = load_config(write(minimal(keys) + f"[training]\n{given}\n")).training
     assert (training.rounds, training.time_s) == (rounds, time_s)
     assert (training.local_steps, training.local_epochs) == (local_steps, local_epochs)
+
+
+@pytest.mark.parametrize(
+    ("training", "gossip", "warns"),
+    [
+        ('closing_rounds = 0\nclosing = "train"', "", True),
+        ("closing_rounds = 0", 'rule = "hampel:b=1"', True),
+        ("closing_rounds = 0", "", False),
+        ('closing = "train"', 'rule = "hampel:b=1"', False),
+    ],
+)
+def test_where_closing_rounds_count_it_is_said_that_there_are_none(*, write, keys, training, gossip, warns):
+    text = minimal(keys) + f"[training]\n{training}\n[gossip]\n{gossip}\n"
+    assert ["closing_rounds is 0" in notice for notice in load_config(write(text)).notices] == [True] * warns
+
+
+@pytest.mark.parametrize(
+    ("task", "sums"),
+    [
+        ('name = "csv"\nmodel = "trees"', "trees"),
+        ('name = "digits"\n[privacy]\nepsilon = 3\ndelta = 1e-5\nnoise = "shared"', "shared noise"),
+    ],
+)
+def test_where_rounds_are_sums_no_closing_round_can_train(write, keys, task, sums):
+    text = minimal(keys) + f'[training]\nclosing = "train"\nmethod = "plain"\n[task]\n{task}\n'
+    with pytest.raises(UserError, match=rf"training.closing: with {sums} each round is a sum"):
+        load_config(write(text))
 
 
 def test_the_keys_of_the_task_are_left_to_the_task(write, keys):

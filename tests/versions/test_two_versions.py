@@ -28,7 +28,7 @@ from p2pfl.storage import peek
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from old_code import BEFORE_RELAYS, FIRST_OF_9, FIRST_RELAYS, ROOT, TRAINS_ON, command, take_out, why_not
+from old_code import BEFORE_RELAYS, FIRST_OF_9, FIRST_RELAYS, ONLY_MIXES, ROOT, TRAINS_ON, command, take_out, why_not
 from ports import free_ports
 
 DEADLINE_S = 200.0
@@ -226,6 +226,43 @@ def test_a_relay_and_its_members_may_have_different_versions(ward):
     ward.start_relay("old", port)
     ward.go_on(5)
     check_the_end(ward)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(
+    why_not(ONLY_MIXES) is not None, reason=f"needs the code of the version before: {why_not(ONLY_MIXES)}"
+)
+def test_a_version_before_refuses_closing_rounds_that_train_in_one_sentence_and_agrees_without(tmp_path):
+    old, ward = take_out(ONLY_MIXES, tmp_path / "old"), tmp_path / "ward"
+    made = subprocess.run(
+        command("new", ward, "--task", "digits"), cwd=ROOT, capture_output=True, check=False, text=True
+    )
+    assert made.returncode == 0, made.stderr
+    told = {}
+    for name, code in (("old", old), ("new", ROOT)):
+        places = {"old": "federation_id", "new": "charter"}
+        script = f"from p2pfl.config.load import load_config; from p2pfl.config.{places[name]} import federation_id\n"
+        script += f"print(federation_id(load_config({str(ward)!r})).hex())"
+        environment = {**os.environ, "PYTHONPATH": str(code)}
+        told[name] = subprocess.run(
+            [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, check=True, text=True
+        ).stdout
+    assert told["old"] == told["new"]
+    file = ward / "federation.toml"
+    file.write_text(
+        file.read_text(encoding="utf-8").replace('# closing = "mix"', 'closing = "train"'), encoding="utf-8"
+    )
+    refused = subprocess.run(
+        command("run", ward, "--node", "node0"),
+        cwd=tmp_path,
+        env=environment | {"PYTHONPATH": str(old)},
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert refused.returncode == 2
+    assert "training.closing" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
 
 
 @pytest.mark.long

@@ -87,7 +87,9 @@ def test_without_least_an_eighth_may_be_missing_and_one_of_four(members, collude
 def test_the_budget_is_planned_for_some_sums_more_than_rounds():
     assert planned_rounds(Federation(nodes=4, rounds=100, privacy=SHARED).config) == 100 + 100 // SPARE
     assert planned_rounds(Federation(nodes=4, rounds=100, privacy=SHARED | {"rounds": 100}).config) == 100
-    assert planned_rounds(Federation(nodes=4, rounds=100, privacy={"epsilon": 3, "delta": 1e-5}).config) == 100
+    own = {"epsilon": 3, "delta": 1e-5}
+    assert planned_rounds(Federation(nodes=4, rounds=100, privacy=own).config) == 100
+    assert planned_rounds(Federation(nodes=4, rounds=100, closing="train", privacy=own).config) == 110
 
 
 def test_simulator_and_audit_refuse_it(tmp_path):

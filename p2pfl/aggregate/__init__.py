@@ -14,6 +14,7 @@ from p2pfl.aggregate.catalog import (
     parse_rule,
 )
 from p2pfl.aggregate.interface import Mixture, Neighborhood, Vector
+from p2pfl.aggregate.likeness import Likeness, Scores
 from p2pfl.aggregate.rules import (
     BEFORE,
     NNM,
@@ -37,6 +38,7 @@ __all__ = [
     "ClippedSum",
     "GeometricMedian",
     "Hampel",
+    "Likeness",
     "Median",
     "Mixture",
     "MoNNA",
@@ -44,6 +46,7 @@ __all__ = [
     "ParsedRule",
     "Rule",
     "RuleEntry",
+    "Scores",
     "SelfCenteredClipping",
     "TrimmedMean",
     "UserRule",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from p2pfl.aggregate import Neighborhood, Rule
+from p2pfl.aggregate import Likeness, Neighborhood, Rule
 from p2pfl.core.events import Mix
 from p2pfl.engine.state import TILE, Bodies, Codecs, EdgeState, NodeState, square_of, tiles, works_in_tiles, zeros
 from p2pfl.learn.interface import Vector
@@ -254,6 +254,7 @@ class RuleMixer:
 
         The mapping is only ever replaced, because other threads read it.
         """
+        self.likeness = Likeness()
         self._last_warning = ""
 
     def mix(self, own: Vector, replicas: Sequence[Vector], op: Mix) -> Vector | None:
@@ -261,6 +262,7 @@ class RuleMixer:
         own, *others = map(_read_only, (own, *replicas))
         weights = np.array(op.weights)
         around = Neighborhood(own=own, others=others, weights=weights, peers=op.peers)
+        self.likeness.look(own, others, op.peers)
         try:
             mixture = self.rule.mix(around)
             model = np.ascontiguousarray(mixture.model, dtype=own.dtype)
@@ -279,6 +281,7 @@ class RuleMixer:
     def forget(self, peers: Collection[int]) -> None:
         """Forget peers that are no longer neighbors."""
         self.kept = {peer: share for peer, share in self.kept.items() if peer not in peers}
+        self.likeness.forget(peers)
 
     def _say(self, text: str) -> None:
         """Log once: a failing rule fails in every round, mostly for the same reason."""

@@ -441,6 +441,7 @@ class Application:
             durability=setup.durability,
             bearing=bearings(setup.federation)[setup.member.index],
             kept=lambda: {} if mixer is None else mixer.kept,
+            likeness=lambda: {} if mixer is None else mixer.likeness.scores,
             features=lambda: self.attached.status(),  # noqa: PLW0108 - nothing is attached yet
             refusal=lambda: self.thread.refusal,
         )
@@ -498,7 +499,7 @@ class Application:
 
     async def _upkeep(self) -> None:
         """Do periodic work: snapshots, the distance to neighbors, missing neighbors."""
-        driver, algorithm = self.driver, self.status.core
+        driver, algorithm, mixer = self.driver, self.status.core, self.thread.engine.mixer
         assert driver is not None  # noqa: S101 - the node has begun
         began = saved_at = time.monotonic()
         while True:
@@ -511,6 +512,8 @@ class Application:
                 self.lines.tell()
             driver.presence.look(now)
             self.attached.look()
+            while mixer is not None and mixer.likeness.news:
+                driver.alarm(*mixer.likeness.news.popleft())
             if algorithm.phase in (Phase.CLOSING, Phase.LINGERING):
                 driver.local.look_while_mixing()  # neighbors that are not through still move the model
             if self.setup.durability == "snapshot" and now - saved_at >= self.setup.node.snapshot_s:

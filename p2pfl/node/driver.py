@@ -108,6 +108,7 @@ NOTICES = frozenset(
         "storage-restored",
         "enough-neighbors",
         "kept-again",
+        "looks-alike",
         "member-ended",
         "probation",
         "trained-enough",

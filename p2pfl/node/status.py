@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from p2pfl.aggregate import Scores
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.core import Algorithm
 from p2pfl.core.edge import Edge
@@ -172,6 +173,7 @@ class Status:
     durability: str
     bearing: Bearing
     kept: Callable[[], Mapping[int, float]]
+    likeness: Callable[[], Mapping[int, Scores]]
     features: Callable[[], Mapping[str, Any]] = dict
     """Fields added by features."""
     neighbor_distance: float | None = None
@@ -187,7 +189,7 @@ class Status:
     def full(self) -> NodeStatus:
         """Return all figures, for `GET /status`."""
         bearing, mixing, now = self.bearing, self.core.mixing, time.monotonic()
-        held, kept = self.core.reputations(now), self.kept()
+        held, kept, likeness = self.core.reputations(now), self.kept(), self.likeness()
         counted = mixing if bearing.liars > 0 else None  # with the mean nothing is counted
         return NodeStatus(
             **msgspec.structs.asdict(self.line()),
@@ -210,7 +212,8 @@ class Status:
             rounds_alone=None if counted is None else counted.alone,
             too_few_neighbors=None if counted is None else counted.too_few,
             neighbors=[
-                self._neighbor(edge, held[edge.peer], kept.get(edge.peer), now) for edge in self.core.edges.values()
+                self._neighbor(edge, held[edge.peer], kept.get(edge.peer), likeness.get(edge.peer), now)
+                for edge in self.core.edges.values()
             ]
             or [self._of_line(peer) for peer in sorted(self.core.peers)],
             device=device_of(self.runner.learner),
@@ -294,7 +297,9 @@ class Status:
             "messages_received": traffic.messages_received,
         }
 
-    def _neighbor(self, edge: Edge, standing: View, kept: float | None, now: float) -> NeighborStatus:
+    def _neighbor(
+        self, edge: Edge, standing: View, kept: float | None, likeness: Scores | None, now: float
+    ) -> NeighborStatus:
         return NeighborStatus(
             name=self.name_of(edge.peer),
             compressor=self.compressor_of(edge.peer),
@@ -308,6 +313,8 @@ class Status:
             waited_s=round(edge.service.patience.used_s(now), 3),
             resyncs=edge.exchange.record.resyncs,
             kept=kept,
+            unlike=None if likeness is None else round(likeness.unlike, 3),
+            moves=None if likeness is None else round(likeness.moves, 3),
             standing=standing.score,
             faults=standing.faults,
             latest_fault=standing.latest or None,

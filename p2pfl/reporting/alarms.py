@@ -118,6 +118,19 @@ ALARMS: Mapping[str, AlarmText] = {
         "3b + 1. Otherwise its data may be unlike every neighbor's.",
         ended_by="kept-again",
     ),
+    "looks-unlike": AlarmText(
+        means="Over twenty rounds this neighbor's models have lain farther from the others', or leaned farther the "
+        "same way, than those of the other neighbors.",
+        does="Nothing: the rule limits what it may do, and its data may be rare.",
+        advice="Ask whose machine it is and what its data are. See `unlike` in `/status`, also on its other neighbors.",
+        ended_by="looks-alike",
+    ),
+    "sends-back": AlarmText(
+        means="Over twenty rounds this neighbor has shown next to nothing of its own: this node's model, or the mean.",
+        does="Nothing: with few neighbors it may stop this node from mixing (`nothing-kept`).",
+        advice="See whether it trains at all: its log, its accuracy, `moves` in `/status`.",
+        ended_by="looks-alike",
+    ),
     "round-failed": AlarmText(
         means="A local round raised an error, or its model was not finite.",
         does="Drops that round and trains the next one from the previous model.",

@@ -140,6 +140,10 @@ class NeighborStatus(msgspec.Struct, kw_only=True):
     resyncs: int | None = None
     kept: float | None = None
     """The share of its pull on the model that the robust rule let through."""
+    unlike: float | None = None
+    """How far its models are from the other neighbors', over the last rounds; 1 is usual. Only under a robust rule."""
+    moves: float | None = None
+    """How far its model moves from round to round; 1 is usual."""
 
 
 class NodeStatus(NodeLine, kw_only=True):

@@ -15,7 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "conformance"))
+import faces  # noqa: F401 - its kits import names from packages
 from both import LIMITS, Setting, apart, make, means, really, seeds_of, virtually
 
 CASES = (

@@ -22,7 +22,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "e2e"))
+import faces  # noqa: F401 - its kits import names from packages
 import losing
 from real_field import WaitedInVainError
 

@@ -30,7 +30,9 @@ import networkx as nx
 import numpy as np
 from nacl.signing import VerifyKey
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "sums"))
+import faces  # noqa: F401 - its kits import names from packages
 from sum_world import SumWorld
 
 from p2pfl.features.sums import statement_log

@@ -116,7 +116,7 @@ class Liars:
             count=count,
             seed=self.federation.seed,
             slope=self._slope,
-            own_slope=self._own_slope(peer) if self._slope else None,
+            own_slope=partial(self._own_slope, peer),
         )
 
     def _own_slope(self, peer: int) -> Slope | None:

@@ -365,7 +365,9 @@ def _nodes(stage: PreparedRun, figures: Figures, models: NDArray[Any]) -> list[N
                 failed_rounds=host.counts.failed_rounds,
                 rounds=0 if core is None else core.facts.rounds,
                 rounds_without_neighbor=0 if core is None else core.facts.alone,
-                rounds_beyond=None if core is None else rounds_beyond(core.facts.rounds, core.settings.rounds),
+                rounds_beyond=None
+                if core is None
+                else rounds_beyond(core.facts.rounds, stage.script.federation.training.trained_rounds),
                 ended_by=None if core is None else core.termination.ended_by,
                 through_by=core.rounds.training.enough(now)
                 if core is not None and core.termination.has_completed

@@ -226,7 +226,7 @@ def _run(
     """Run until all nodes have finished, or the time limit of the world."""
     world, limit_ns = stage.world, round(script.spec.limit_s * NS)
     every_ns = evaluation_interval_ns(script, stage)
-    rounds = script.federation.training.rounds
+    rounds = script.federation.training.trained_rounds
     to_do = None if rounds is None else rounds * stage.nodes
     stop = stage.watch.look if script.is_watched else None
     next_ns, most_points = 0, 2 * POINTS

@@ -184,7 +184,7 @@ def corrected(start: RoundStart, before: Vector, after: Vector, rate: float) -> 
 def refuse_optimizer(training: TrainingConfig, whose: str) -> None:
     """Refuse settings of an optimizer, because the code has its own. Raises UserError."""
     usual = TrainingConfig()
-    for key in ("optimizer", "momentum", "weight_decay", "schedule", "keep_optimizer"):
+    for key in ("optimizer", "momentum", "weight_decay", "schedule", "keep_optimizer", "closing"):
         if (value := getattr(training, key)) != getattr(usual, key):
             text = f"{whose} has its own optimizer, and this would change nothing"
             raise UserError(text, key=f"training.{key}", value=value, allowed=f"{getattr(usual, key)}")

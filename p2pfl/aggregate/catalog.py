@@ -222,7 +222,7 @@ class Advice(NamedTuple):
 
 _CLOSE = (
     "with 3 or 4, the worst of seven attacks took .01 to .04 from hampel and .14 from nnm+trimmed-mean; "
-    "ascent, which knows all data, took .13 to .33 from hampel"
+    "ascent, which knows all data, took .13 to .33 from hampel where closing rounds only mix"
 )
 _MANY = "the worst of seven attacks took nothing from hampel, ascent .00 to .04; the others are as good"
 _FEW = "with 2, .75 with nnm+trimmed-mean and .63 with hampel if nobody lies; under spectral .70 and .59"

@@ -120,7 +120,7 @@ class LiveView:
             "now": 0.0,
             "members": [_row(index, child, measures) for index, child in enumerate(self.fleet.children)],
             "measures": msgspec.to_builtins(shown(measures)),
-            "rounds_to_do": federation.training.rounds,
+            "rounds_to_do": federation.training.trained_rounds,
             "privacy": msgspec.to_builtins(budgets[0]) if budgets else None,
             "notes": notes,
             "alarms": [],

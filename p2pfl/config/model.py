@@ -75,7 +75,9 @@ class TrainingConfig:
     speed_correction: float = setting(
         1.0, number(1), "largest factor for nodes that take fewer rounds than others; 1 turns it off"
     )
-    closing_rounds: int = setting(10, whole(0), "rounds at the end, of mixing without training but for closing")
+    closing_rounds: int = setting(
+        10, whole(0), "rounds at the end, which mix without training unless `closing` says train"
+    )
     closing: str = setting(
         "mix",
         choice("mix", "train"),

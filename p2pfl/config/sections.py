@@ -62,7 +62,8 @@ class RateSchedule:
         """Return the schedule over `factor` times as many rounds, or seconds."""
         length = self.length * factor
         length = length if self.by_time else max(1, round(length))
-        return replace(self, length=length, warmup=self.warmup * factor, last=self.last * factor)
+        warmup = min(self.warmup * factor, length / 2)
+        return replace(self, length=length, warmup=warmup, last=min(self.last * factor, length - warmup))
 
     def __str__(self) -> str:
         if not self.length:

@@ -331,9 +331,10 @@ class Rounds:
             return []
         training, waited_s = self.training, event.waited_s
         self.barrier.training_s = now - training.round_from - waited_s
-        if self.phase is Phase.TRAINING:
-            training.look_at(event.figure)
         self.facts.alone += bool(self.edges) and not training.accompanied
+        if self.phase is Phase.CLOSING:  # all do equally many, and no figure of them ends training
+            return [self._commit(trained=True, rho=1.0, now=now)]
+        training.look_at(event.figure)
         return [self._commit(trained=True, rho=training.correction(event.steps, waited_s, now), now=now)]
 
     def _handle_refused(self, event: RoundRefused, now: float) -> list[Effect]:
@@ -355,6 +356,8 @@ class Rounds:
         self.facts.samples = float(event.samples)
         if self.phase is Phase.CLOSING:
             self.facts.closing = self.facts.closing_rounds_done + 1
+            if self.settings.closing_trains:  # each round is long, and so is a neighbor's: the wait begins anew
+                self.phase_from = now
         effects: list[Effect] = []
         if event.failed:
             self.training.failed_rounds += 1

@@ -488,9 +488,9 @@ class Settings:
     """One in this many exchanges compares the replicas at both ends."""
     stop: Stop | None = None
     """The conditions under which this node's training may end early."""
-    when_through: str = "train"
     closing_trains: bool = False
     """True if closing rounds train, too."""
+    when_through: str = "train"
     """The behavior of a node that has completed training before others: `mix`, `train` a few more or `train-on`."""
 
     def adopt(self, other: Settings) -> None:

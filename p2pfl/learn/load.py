@@ -256,6 +256,9 @@ def learner_for(
 
         return TorchLearner(task, context, training, share, compute, protection=protection)
     _refuse_device(compute)
+    if training.logit_adjust:
+        text = "this task has its own learner, and this would change nothing"
+        raise UserError(text, key="training.logit_adjust", value=training.logit_adjust, allowed="0")
     if (named := tuple(pattern for pattern in share if pattern != NOT_FROZEN)) != WHOLE:
         text = "this task has its own learner, whose tensors have no names to select"
         raise UserError(text, key=KEY, value=", ".join(named), allowed="*")

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -68,10 +69,20 @@ class TorchLearner:
         if training.logit_adjust and (not self.classes or task.loss is not None):
             text, value = "adjusts the cross entropy of class labels, which this task has not", training.logit_adjust
             raise UserError(text, file=task.name, key="training.logit_adjust", value=value, allowed="0")
-        self.prior = prior_of(training.logit_adjust, self.classes, self.train_set)
         self.measures = _measures(task, labels=self.labels)
         """The task's measures, the main one first."""
         self.private = None if protection is None else PrivateRounds(protection, self.model, self.train_set)
+
+    @cached_property
+    def prior(self) -> Tensor | None:
+        """What the loss adds to outputs (classes,), if it is adjusted; from labels that only this node knows."""
+        weight, samples = self.training.logit_adjust, self.train_set
+        if not weight:
+            return None
+        if isinstance(samples, TensorSamples):
+            return log_shares(samples.targets, self.classes, weight)
+        parts = torch.split(torch.arange(len(samples)), BATCH)
+        return log_shares(torch.cat([samples.rows(part)[1].flatten() for part in parts]), self.classes, weight)
 
     @property
     def labels(self) -> bool:
@@ -97,7 +108,7 @@ class TorchLearner:
         other = copy(self)
         other.context, other.train_set, other.test_set = context, train_set, test_set
         other.samples = len(train_set)
-        other.prior = prior_of(self.training.logit_adjust, self.classes, train_set)
+        other.__dict__.pop("prior", None)
         if not self.model.keeps_nothing:
             other.model = self.model.anew()
         if self.private is not None and other.model is self.model:
@@ -223,14 +234,6 @@ class TorchLearner:
 def _joined(digest: bytes, frozen: bytes) -> bytes:
     """Return one digest of what a task must have in common and of its frozen values, if there are any."""
     return hashlib.blake2b(digest + frozen, digest_size=32, person=b"p2pfl-fixed").digest() if frozen else digest
-
-
-def prior_of(weight: float, classes: int, samples: Samples) -> Tensor | None:
-    """Return what a loss adjusted by `weight` adds to outputs (classes,), from labels that only this node knows."""
-    if not weight:
-        return None
-    parts = torch.split(torch.arange(len(samples)), BATCH)
-    return log_shares(torch.cat([samples.rows(part)[1].flatten() for part in parts]), classes, weight)
 
 
 def try_out(module: nn.Module, samples: Samples, task: Task, device: Device | None = None) -> int:

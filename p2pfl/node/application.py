@@ -431,7 +431,7 @@ class Application:
         return Status(
             name=setup.member.name,
             federation=setup.federation.name,
-            rounds=setup.federation.training.rounds,
+            rounds=setup.federation.training.trained_rounds,
             core=core,
             runner=driver.local.runner,
             counters=links.counters,
@@ -501,6 +501,7 @@ class Application:
         """Do periodic work: snapshots, the distance to neighbors, missing neighbors."""
         driver, algorithm, mixer = self.driver, self.status.core, self.thread.engine.mixer
         assert driver is not None  # noqa: S101 - the node has begun
+        closing_trains = self.setup.federation.training.closing == "train"  # each of its rounds is tested as usual
         began = saved_at = time.monotonic()
         while True:
             await asyncio.sleep(1.0)
@@ -514,7 +515,7 @@ class Application:
             self.attached.look()
             while mixer is not None and mixer.likeness.news:
                 driver.alarm(*mixer.likeness.news.popleft())
-            if algorithm.phase in (Phase.CLOSING, Phase.LINGERING):
+            if algorithm.phase is Phase.LINGERING or (algorithm.phase is Phase.CLOSING and not closing_trains):
                 driver.local.look_while_mixing()  # neighbors that are not through still move the model
             if self.setup.durability == "snapshot" and now - saved_at >= self.setup.node.snapshot_s:
                 saved_at = now

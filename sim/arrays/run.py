@@ -248,7 +248,7 @@ def simulate_arrays(
     )
     run = Together(setting, train) if in_step else Apart(setting, train)
     figures = _Figures(setting, train, run)
-    to_do = setting.nodes * setting.rounds
+    to_do = setting.nodes * (federation.training.trained_rounds or setting.rounds)
     if on_progress is not None:
         words = foreseen(setting, train, needed, in_step=in_step)
         on_progress(RunProgress(time_s=0.0, rounds=0, rounds_to_do=to_do, point=None, foreseen=words))
@@ -354,7 +354,7 @@ class _Figures:
                 byzantine=node in setting.liars,
                 attack_success=learned[node],
                 rounds=rounds,
-                rounds_beyond=rounds_beyond(rounds, federation.training.rounds),
+                rounds_beyond=rounds_beyond(rounds, federation.training.trained_rounds),
                 loss=loss,
                 samples=int(setting.samples[node]),
                 bytes_sent=bytes_sent,

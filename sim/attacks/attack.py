@@ -49,8 +49,8 @@ class Sight:
     its own local rounds, `count` the models that it has shown so far, to all peers together. `weights` are the peer's
     mixing weights a_ij by neighbor; if empty, they are equal, 1/(neighbors + 1). `rule` is the spec of the rule by
     which the peer mixes, None for the mean. `initial` (d,) is the model that every node starts from. `slope` is the
-    task's loss, for attacks that climb it and for users' own attacks; None if the task has no gradient. `own_slope` is
-    the loss on the peer's own data, which only a simulation knows.
+    task's loss, for attacks that climb it and for users' own attacks; None if the task has no gradient. `own_slope`
+    makes the loss on the peer's own data, which only a simulation knows.
     """
 
     node: int
@@ -66,7 +66,7 @@ class Sight:
     count: int = 0
     seed: int = 0
     slope: Climb | None = None
-    own_slope: Climb | None = None
+    own_slope: Callable[[], Climb | None] = lambda: None
 
     @property
     def victim(self) -> Vector:

@@ -355,7 +355,7 @@ def ascent(sight: Sight) -> Vector:
 def foreign(sight: Sight) -> Vector:
     """Climb as `ascent` does, but only across the gradient of the victim's own loss where that would raise it, too."""
     slope = _slope(sight, "foreign")
-    return _worst(sight, slope, [_uphill(sight, slope, sight.own_slope)])
+    return _worst(sight, slope, [_uphill(sight, slope, sight.own_slope())])
 
 
 @lie(
@@ -369,7 +369,7 @@ def adapt(sight: Sight) -> Vector:
     """Try the ways of `ascent`, `foreign`, `dissensus`, `spectral`, `alie` and `mimic`. It looks one mix ahead."""
     slope = _slope(sight, "adapt")
     others = [lie(sight) - sight.victim for lie in (dissensus, spectral, alie, mimic)]
-    return _worst(sight, slope, [_uphill(sight, slope), _uphill(sight, slope, sight.own_slope), *others])
+    return _worst(sight, slope, [_uphill(sight, slope), _uphill(sight, slope, sight.own_slope()), *others])
 
 
 def _slope(sight: Sight, name: str) -> Climb:

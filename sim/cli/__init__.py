@@ -135,7 +135,7 @@ Examples:
   p2pfl sim compare ring torus --clock apart
 
 \b
-Columns, after the last round and the closing rounds, in which nodes only mix:
+Columns, after the last round and the closing rounds:
   worst, mean  accuracy on the test set: of the worst node, of all
   apart        root mean square of the models' distances to their mean,
                relative to it (the consensus distance)

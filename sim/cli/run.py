@@ -124,6 +124,8 @@ def _named_as_asked(asked: Mapping[str, Any]) -> Iterator[None]:
             error.file, error.key = None, "--attack"
         elif table.startswith("privacy") and "privacy" in asked:
             error.file, error.key = None, f"--privacy {error.key}".replace("privacy privacy.", "privacy ")
+        elif error.key == "training.closing" and "closing" in asked:
+            error.file, error.key = None, "--closing"
         elif "federation" not in asked and table in ("federation", "task", "training", "gossip") and name:
             error.file, error.key = None, f"--{name}" if name in {*DESCRIBED, "seed"} else name
         raise

@@ -116,10 +116,14 @@ class BatchedLearners(Learners):
         return [scores.get(row) or self.learners[node].evaluate(models[row], part) for row, node in enumerate(nodes)]
 
 
+def closing_of(training: TrainingConfig, done: int) -> int:
+    """Return which closing round nodes in step begin after `done` rounds: those beyond the asked are, if they train."""
+    return 0 if training.closing == "mix" else max(0, done + 1 - (training.rounds or 0))
+
+
 def rate_of(training: TrainingConfig, done: int) -> float:
-    """Return the learning rate of nodes in step after `done` rounds: those beyond the asked are closing ones."""
-    beyond = 0 if training.closing == "mix" else done + 1 - (training.rounds or 0)
-    return training.rate(done, 0.0, max(0, beyond))
+    """Return the learning rate of nodes in step after `done` rounds."""
+    return training.rate(done, 0.0, closing_of(training, done))
 
 
 class ManyModels:

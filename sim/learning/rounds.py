@@ -23,7 +23,7 @@ from p2pfl.learn.evaluation import Device
 from p2pfl.learn.interface import RoundStart, Score
 from p2pfl.learn.torch_model import TorchModel
 from p2pfl.methods import Method, overrides
-from sim.learning.batching import Batch, ManyModels, rate_of
+from sim.learning.batching import Batch, ManyModels, closing_of, rate_of
 from sim.learning.nodes import TorchNodes
 
 Integers = NDArray[np.int64]
@@ -54,7 +54,8 @@ class OneByOne:
         losses = torch.empty(len(nodes), dtype=torch.float64)
         for row, (node, done) in enumerate(zip(nodes.tolist(), rounds.tolist(), strict=True)):
             vectors = {} if given is None else {self.method.given[0]: given[row].numpy()}
-            start = RoundStart(starts[row].numpy(), vectors, self.method)
+            closing = closing_of(self.nodes.prototype.training, done)
+            start = RoundStart(starts[row].numpy(), vectors, self.method, closing=closing)
             learned = self.nodes[node].train(start, done)
             starts[row] = torch.from_numpy(learned.vector)
             losses[row] = learned.loss

@@ -34,6 +34,7 @@ SMALLEST = {
     "study/study": "--size smallest --only references slow served --jobs 1 --out here",
 }
 PARTS = {
+    "robust/honest",
     "robust/lies",
     "cifar",
     "mutants",
@@ -44,7 +45,7 @@ PARTS = {
     "study/simple_cnn",
     "study/tables",
 }
-"""Imported by others, tested elsewhere, need CIFAR-10 or coverage, or read what a study wrote."""
+"""Imported by others, tested elsewhere, need CIFAR-10 or coverage, read what a study wrote, or take ten minutes."""
 TOLD = {"conformance", "disturbed"}
 """exit with 1 where figures are not as they should be, as they are not in so few rounds."""
 

@@ -83,8 +83,8 @@ def test_five_refused_models_within_two_minutes_are_too_many_as_it_says():
 
 
 def test_the_number_of_attacks_is_right():
-    assert "lists sixteen" in PROSE
-    assert len(ATTACKS) == 16
+    assert "lists eighteen" in PROSE
+    assert len(ATTACKS) == 18
 
 
 def test_all_rules_want_as_many_neighbors():

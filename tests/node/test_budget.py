@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from p2pfl.config import PrivacyConfig
+from p2pfl.config import PrivacyConfig, TrainingConfig
 from p2pfl.engine import NodeState, image
 from p2pfl.errors import UserError
 from p2pfl.features.privacy import (
@@ -287,7 +287,7 @@ def test_a_crash_before_the_word_is_gone_neither_wastes_a_budget_nor_begins_two(
 
 
 def planned(rounds=40, local_steps=20):
-    training = SimpleNamespace(rounds=rounds, local_steps=local_steps, local_epochs=None, batch_size=16)
+    training = TrainingConfig(rounds=rounds, local_steps=local_steps)
     return SimpleNamespace(
         name="ward",
         path=Path("ward/federation.toml"),

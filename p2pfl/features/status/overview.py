@@ -170,7 +170,7 @@ class Overview:
             quiet_after_s=self.roster.quiet_after_s,
             measures=list(self.measures()),
             privacy=self.privacy(),
-            rounds_to_do=federation.training.rounds,
+            rounds_to_do=federation.training.trained_rounds,
             topology=federation.topology,
             charter=federation.charter_version,
             software=word(software()),

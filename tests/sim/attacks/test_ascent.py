@@ -54,18 +54,20 @@ def east(model):
 
 
 def test_foreign_leaves_out_what_raises_the_victims_own_loss_and_nothing_else():
-    ascent, foreign = (parse_attack(name).tell(sight(own_slope=east)) - MODELS[0] for name in ("ascent", "foreign"))
+    ascent, foreign = (
+        parse_attack(name).tell(sight(own_slope=lambda: east)) - MODELS[0] for name in ("ascent", "foreign")
+    )
     assert ascent[0] > 0
     assert foreign[0] == pytest.approx(0.0)
     assert np.linalg.norm(foreign[1:]) > 0
-    west = sight(own_slope=lambda model: (-float(model[0]), -np.eye(len(model))[0]))
+    west = sight(own_slope=lambda: lambda model: (-float(model[0]), -np.eye(len(model))[0]))
     assert parse_attack("foreign").tell(west) == pytest.approx(ASCENT.tell(west)), "what lowers it is no matter"
     assert parse_attack("foreign").tell(sight()) == pytest.approx(ASCENT.tell(sight())), "a real node knows no more"
 
 
 @pytest.mark.parametrize("rule", ["mean", "hampel:b=1", "trimmed-mean:b=1"])
 def test_adapt_raises_the_loss_behind_the_rule_at_least_as_much_as_each_attack_that_it_tries(rule):
-    seen = sight(rule=rule, liars=frozenset({4}), edges=((0, 1), (0, 2), (0, 3), (0, 4)), own_slope=east)
+    seen = sight(rule=rule, liars=frozenset({4}), edges=((0, 1), (0, 2), (0, 3), (0, 4)), own_slope=lambda: east)
     adapted = bowl(response(seen, parse_attack("adapt").tell(seen)))[0]
     assert adapted >= max(bowl(response(seen, parse_attack(name).tell(seen)))[0] for name in ("ascent", "foreign"))
     for name in ("dissensus", "spectral", "alie", "mimic"):

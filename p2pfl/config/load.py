@@ -9,7 +9,7 @@ need the model, the data or imported code are in `p2pfl.methods` and `learn.priv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -145,7 +145,7 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
         schedule=schedule,
         edge_compressors=own,
         edge_weights={} if "admin" in head else weights,
-        notices=(*_unused_weights(weights, head, gossip.rule), *_no_closing(training, gossip.rule)),
+        notices=_unused_weights(weights, head, gossip.rule),
         founders=tuple(member.key for member in members) if "admin" in head else (),
         privacy=read_privacy(document.get("privacy"), mistakes),
         **network,
@@ -156,7 +156,7 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
         )
         mistakes.add(text, "training.closing", federation.training.closing, "mix")
     refuse_broken_promises(federation, mistakes)
-    return federation
+    return replace(federation, notices=(*federation.notices, *_about_closing(federation)))
 
 
 def _unused_weights(weights: Mapping[tuple[int, int], float], head: Mapping[str, Any], rule: str) -> tuple[str, ...]:
@@ -170,11 +170,14 @@ def _unused_weights(weights: Mapping[tuple[int, int], float], head: Mapping[str,
     return (f"the weights in {head['topology']} are not used: {why}",) if why else ()
 
 
-def _no_closing(training: Mapping[str, Any], rule: str) -> tuple[str, ...]:
-    """Warn that nodes end without closing rounds where a rule, or closing itself, counts on some."""
-    if training.get("closing_rounds") != 0 or (rule == "mean" and training.get("closing", "mix") == "mix"):
-        return ()
-    return ("training.closing_rounds is 0: nodes end as far apart as training leaves them, at their full rate",)
+def _about_closing(federation: FederationConfig) -> Iterator[str]:
+    """Warn that there are no closing rounds, where a rule or they themselves count; or that no budget pays for them."""
+    training, privacy = federation.training, federation.privacy
+    trains = training.closing == "train"
+    if training.closing_rounds == 0 and (trains or federation.gossip.rule != "mean"):
+        yield "training.closing_rounds is 0: nodes end as far apart as training leaves them, at their full rate"
+    if trains and privacy and privacy.rounds and privacy.rounds < (training.trained_rounds or 0):
+        yield f"privacy.rounds is {privacy.rounds}: closing rounds that it does not pay for only mix"
 
 
 def _task(table: Any, mistakes: Mistakes) -> TaskConfig:

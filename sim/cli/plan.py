@@ -132,7 +132,7 @@ def _row(standing: SystemStanding) -> dict[str, Any]:
         row |= {"attacked": _figure(standing.worst), "liars": str(low) if low == high else f"{low} to {high}"}
     return row | {
         "bytes/day": size(standing.bytes_per_day),
-        "time": duration(standing.time_s),
+        "time": duration(standing.time_s) if standing.time_s else "-",  # nodes in step have no clock
     }
 
 

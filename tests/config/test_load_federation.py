@@ -49,11 +49,19 @@ def test_one_of_two_exclusive_keys_turns_off_the_other(
         ("closing_rounds = 0", 'rule = "hampel:b=1"', True),
         ("closing_rounds = 0", "", False),
         ('closing = "train"', 'rule = "hampel:b=1"', False),
+        ('closing = "train"', "[privacy]\nnoise = 1.0\ndelta = 1e-5\nrounds = 50", False),
     ],
 )
 def test_where_closing_rounds_count_it_is_said_that_there_are_none(*, write, keys, training, gossip, warns):
     text = minimal(keys) + f"[training]\n{training}\n[gossip]\n{gossip}\n"
     assert ["closing_rounds is 0" in notice for notice in load_config(write(text)).notices] == [True] * warns
+
+
+def test_closing_rounds_that_a_budget_is_not_for_are_named(write, keys):
+    text = minimal(keys) + '[training]\nclosing = "train"\n[privacy]\nnoise = 1.0\ndelta = 1e-5\nrounds = 49\n'
+    assert load_config(write(text)).notices == (
+        "privacy.rounds is 49: closing rounds that it does not pay for only mix",
+    )
 
 
 @pytest.mark.parametrize(

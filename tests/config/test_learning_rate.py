@@ -29,6 +29,15 @@ def test_a_stretched_schedule_has_whole_rounds_and_one_at_least(factor, rounds):
     assert str(parse_schedule("cosine:rounds=10").stretched(factor)) == f"cosine:rounds={rounds},to=0.01"
 
 
+@pytest.mark.parametrize(
+    "spec", ["tail:rounds=25,last=25", "tail:rounds=7,last=3,warmup=4", "cosine:rounds=9,warmup=8"]
+)
+@pytest.mark.parametrize("factor", [0.01, 0.1, 0.37, 1 / 3, 10 / 3])
+def test_a_stretched_schedule_is_one_that_a_file_may_have(spec, factor):
+    stretched = parse_schedule(spec).stretched(factor)
+    assert parse_schedule(str(stretched)) == stretched
+
+
 FACTORS = {
     "constant": {0: 1.0, 999: 1.0},
     "cosine:rounds=99,warmup=4,to=1": {0: 0.25, 1: 0.5, 3: 1.0, 4: 1.0, 99: 1.0},

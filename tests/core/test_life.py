@@ -374,6 +374,17 @@ def test_closing_rounds_only_mix_by_default_and_without_a_budget():
     assert closing_rounds(node, say(node, 0, said, 11.0), refused) == [1, False, 2, False]
 
 
+def test_the_wait_for_a_neighbor_begins_anew_in_each_closing_round_that_trains_and_no_pace_corrects_it():
+    node = trained(closing_trains=True, speed_limit=9.0)
+    begun = say(node, 0, Ready(version=9, closing=0), 11.0)
+    (op,) = only(node.handle(RoundTrained(steps=1, samples=30), 50.0), CommitRound)
+    assert only(begun, StartRound)
+    assert op.rho == 1.0
+    commit(node, [op], 50.0)
+    assert only(node.wake(79.0), StartRound) == [], "its round may take as long as this one's did"
+    assert [start.closing for start in only(node.wake(80.0), StartRound)] == [2]
+
+
 def test_no_figure_of_a_closing_round_ends_or_marks_training():
     node = trained(closing_trains=True, stop=Stop(patience=3))
     closing_rounds(node, say(node, 0, Done(version=9), 11.0), RoundTrained(steps=1, samples=30, figure=0.1))

@@ -84,6 +84,21 @@ def test_a_round_with_convolutions_is_that_of_the_nodes_own_learner(tmp_path, mo
     assert simulate(federation, **TOGETHER).computed == f"arrays, in-step; training {words}"
 
 
+def test_a_closing_round_with_convolutions_has_the_rate_of_the_nodes_own(tmp_path):
+    (tmp_path / "images.py").write_text(TASK)
+    federation = in_step(nodes=4, rounds=2)
+    training = replace(federation.training, batch_size=4, local_steps=3, closing="train", closing_rounds=3)
+    task, path = TaskConfig(name="images.py:images"), tmp_path / "federation.toml"
+    _, run = stage_of(replace(federation, path=path, task=task, training=training), in_double=False)
+    learner = load_learners(replace(federation, path=path, task=task, training=training))[1]
+    start = learner.initial()
+    wanted = learner.train(RoundStart(start, closing=3), 4)
+    models = torch.from_numpy(start.copy())[None]
+    run.train(np.array([1]), np.array([4]), models, None)
+    atol = 5e-2 * float(np.abs(wanted.vector - start).max()) if "bf16" in run.train.how else 1e-5
+    np.testing.assert_allclose(models[0], wanted.vector, atol=atol)
+
+
 def test_fragments_conserve_the_sum_and_take_all_values_in_turn():
     setting, run = stage_of(
         in_step(nodes=12, topology="random-regular:degree=5", compressor="fragment:4", partition="dirichlet:1")

@@ -109,7 +109,6 @@ def test_a_method_corrects_each_step():
         (SGDClassifier(class_weight="balanced"), {}, "SGDClassifier: estimator: partial_fit failed on one row"),
         (SGDClassifier(), {"momentum": 0.9}, "training.momentum: SGDClassifier has its own optimizer"),
         (SGDClassifier(), {"closing": "train"}, "training.closing: SGDClassifier has its own optimizer"),
-        (SGDClassifier(), {"logit_adjust": 1.0}, "training.logit_adjust: this task has its own learner"),
         (
             SGDClassifier(),
             {"task": {"classes": ["a", "b"]}},

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from p2pfl.config import TaskConfig, TrainingConfig
 from p2pfl.errors import LearningError, UserError
-from p2pfl.learn import RoundStart, make_learner, seeded
+from p2pfl.learn import NodeContext, QuadraticTask, RoundStart, learner_for, make_learner, seeded
 from p2pfl.methods import Method, Variate
 
 
@@ -73,6 +73,9 @@ def test_a_loss_is_adjusted_for_class_labels_alone(learner):
     training = TrainingConfig(logit_adjust=1.0)
     with pytest.raises(UserError, match=r"training.logit_adjust.*class labels"):
         learner(training=training, loss=functional.cross_entropy)
+    context = NodeContext(node=0, nodes=3, name="a", seed=0, base_dir=Path())
+    with pytest.raises(UserError, match=r"training.logit_adjust.*its own learner"):
+        learner_for(QuadraticTask(), context, training)
 
 
 def trained(mine, rounds, start=None):

@@ -24,7 +24,7 @@ from p2pfl.chance import generator
 
 COORDINATES, ROUNDS, NEWEST = 400, 20, 0.1
 """How many values are compared, the rounds before the first judgment, and the weight of the latest one."""
-UNLIKE, BACK, AGAIN = 3.0, 0.25, 0.8
+UNLIKE, BACK, AGAIN = 3.6, 0.12, 0.8
 """The least `unlike` and the most `apart` (or share of `unlike`) of an alarm; how far back they must be to end it."""
 FEWEST = 3
 """With fewer neighbors there are no others to compare one with."""

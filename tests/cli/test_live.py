@@ -74,7 +74,7 @@ def fleet_of(*children):
         topology="ring",
         privacy=None,
         in_step_by="",
-        training=SimpleNamespace(rounds=9),
+        training=SimpleNamespace(rounds=9, trained_rounds=9),
         gossip=SimpleNamespace(rule="mean"),
     )
     return SimpleNamespace(federation=federation, children=list(children), honest=list(children), elapsed_s=4.0)

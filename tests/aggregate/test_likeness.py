@@ -36,7 +36,7 @@ def kinds(likeness):
 
 
 def lean(_, models):
-    return models[3] + 1.5
+    return models[3] + 2.5
 
 
 def flipped(_, models):

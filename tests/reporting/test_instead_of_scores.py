@@ -22,7 +22,7 @@ def federation(task, test_set="private"):
         privacy=SimpleNamespace(test_set=test_set),
         in_step_by="",
         task=SimpleNamespace(name=task),
-        training=SimpleNamespace(rounds=3),
+        training=SimpleNamespace(rounds=3, trained_rounds=3),
     )
 
 

@@ -107,7 +107,7 @@ def alarms_in(attack, seed, *, rounds=24, partition="dirichlet:0.5"):
 
 
 @pytest.mark.parametrize(
-    ("attack", "kind"), [("sign-flip", "looks-unlike"), ("dissensus", "looks-unlike"), ("mirror", "sends-back")]
+    ("attack", "kind"), [("sign-flip", "looks-unlike"), ("ipm", "looks-unlike"), ("mirror", "sends-back")]
 )
 def test_each_neighbor_of_a_liar_names_it_within_twenty_rounds_of_learning(attack, kind):
     found, victims = alarms_in(attack, 1)

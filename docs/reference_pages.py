@@ -694,6 +694,7 @@ NEWS: Mapping[str, str] = {
     "goes-on": "A pause of this node is over.",
     "joined": "This node starts at the round that the others have reached, or learns of a new member.",
     "kept-again": "The robust rule keeps part of the neighbors' models again.",
+    "looks-alike": "A neighbor that looked unlike the others, or sent back what it got, looks like them again.",
     "left": "A member has stopped before all its rounds were done.",
     "loss-back": "The loss is close to its best again.",
     "member-ended": "The launcher of all nodes says that a member's process has ended and will not be started again.",

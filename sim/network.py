@@ -28,7 +28,7 @@ A simulated session is dialed by its lower end, and dials do not cross. `message
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import NamedTuple, cast
@@ -39,6 +39,7 @@ from nacl.bindings import (
 )
 
 from p2pfl.chance import stream
+from p2pfl.config.charter import counting
 from p2pfl.config.model import GossipConfig, TrainingConfig
 from p2pfl.core.events import Event, MessageReceived, SessionClosed, SessionOpened
 from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Message, Reply, Request
@@ -52,7 +53,7 @@ Edge = tuple[int, int]
 
 SEAL_BYTES: int = crypto_secretstream_xchacha20poly1305_ABYTES
 NOTICE_BYTES = 25
-BINDING_SECTIONS = 8 + len(fields(TrainingConfig)) + len(fields(GossipConfig))
+BINDING_SECTIONS = 9 + len(counting(TrainingConfig(), named=True)) + len(counting(GossipConfig()))
 """The number of sections of a federation, including the model shape, whose hashes the handshake binds."""
 
 _BINDING = FederationBinding(

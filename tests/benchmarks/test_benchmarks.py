@@ -31,6 +31,7 @@ SMALLEST = {
     "spectral": "--nodes 50 --limit-s 0",
     "sums": "--members 3 --entries 10 --sums 2",
     "robust/averaging": "--rounds 2 --liars 1",
+    "robust/suspects": "--worlds 1 --attacks mirror",
     "study/study": "--size smallest --only references slow served --jobs 1 --out here",
 }
 PARTS = {

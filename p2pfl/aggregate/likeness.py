@@ -6,8 +6,8 @@ data or a lie. Nothing is decided by this: a node raises an alarm, and people lo
 Every score of a neighbor is a ratio to the median of its node's other neighbors, over about the last ten rounds, in
 COORDINATES of the model that the node draws in secret: 1 is usual. `size` is how far its models are from the mean of
 the others, `unlike` the larger of that and of how far they are on average, where what comes and goes cancels out.
-`moves` is how far its model moves from round to round, `apart` how far it is from the node's own: nothing, if it copies
-that. Who trains on nothing and sends back what it got is nearer to the mean of all than anybody who trains.
+`moves` is how far its model moves from round to round, `apart` how far it is from the node's own, now or a round before.
+Who copies that is at 0; who trains on nothing and sends back what it got is nearer to the mean than anybody who trains.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from p2pfl.chance import generator
 
 COORDINATES, ROUNDS, NEWEST = 400, 20, 0.1
 """How many values are compared, the rounds before the first judgment, and the weight of the latest one."""
-UNLIKE, BACK, AGAIN = 3.6, 0.12, 0.8
+UNLIKE, BACK, AGAIN = 3.6, 0.15, 0.8
 """The least `unlike` and the most `apart` (or share of `unlike`) of an alarm; how far back they must be to end it."""
 FEWEST = 3
 """With fewer neighbors there are no others to compare one with."""
@@ -75,6 +75,8 @@ class Likeness:
     _tracks: dict[int, Track] = field(default_factory=dict)
     _standing: dict[int, str] = field(default_factory=dict)
     _places: Vector | None = None
+    _before: Vector | None = None
+    """The node's own model in the round before: what a neighbor may send back."""
 
     def look(self, own: Vector, others: Sequence[Vector], peers: Sequence[int]) -> None:
         """Take in one round: the node's own model (d,) and those that `peers` show."""
@@ -85,10 +87,13 @@ class Likeness:
             self._places = np.sort(chosen)
         rows = np.stack([model[self._places] for model in (own, *others)]).astype(np.float64)
         lean = (rows - (rows.sum(axis=0) - rows) / len(peers))[1:]
+        own = np.stack([rows[0], rows[0] if self._before is None else self._before])
+        self._before = rows[0]
         for row, (peer, shown) in enumerate(zip(peers, rows[1:], strict=True)):
             track = self._tracks.setdefault(peer, Track())
             moved = shown - (shown if track.latest is None else track.latest)
-            squares = np.array([part @ part for part in (lean[row], shown - rows[0], moved)])
+            nearer = min(part @ part for part in shown - own)
+            squares = np.array([lean[row] @ lean[row], nearer, moved @ moved])
             track.lean = (1 - NEWEST) * track.lean + NEWEST * lean[row]
             track.squares = (1 - NEWEST) * track.squares + NEWEST * squares
             track.rounds, track.latest = track.rounds + 1, shown

@@ -6,7 +6,7 @@ data or a lie. Nothing is decided by this: a node raises an alarm, and people lo
 Every score of a neighbor is a ratio to the median of its node's other neighbors, over about the last ten rounds, in
 COORDINATES of the model that the node draws in secret: 1 is usual. `size` is how far its models are from the mean of
 the others, `unlike` the larger of that and of how far they are on average, where what comes and goes cancels out.
-`moves` is how far its model moves from round to round, `apart` how far it is from the node's own, now or a round before.
+`moves` is how far its model moves from round to round, `apart` how far it is from the node's own, now or a round ago.
 Who copies that is at 0; who trains on nothing and sends back what it got is nearer to the mean than anybody who trains.
 """
 

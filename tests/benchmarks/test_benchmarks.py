@@ -37,6 +37,7 @@ SMALLEST = {
 PARTS = {
     "robust/honest",
     "robust/lies",
+    "robust/planner",
     "cifar",
     "mutants",
     "recorded",

@@ -62,8 +62,9 @@ class RateSchedule:
         """Return the schedule over `factor` times as many rounds, or seconds."""
         length = self.length * factor
         length = length if self.by_time else max(1, round(length))
-        warmup = min(self.warmup * factor, length / 2)
-        return replace(self, length=length, warmup=warmup, last=min(self.last * factor, length - warmup))
+        scale = length / self.length if self.length else factor  # as whole rounds allow, so that the parts still fit
+        warmup = self.warmup * scale
+        return replace(self, length=length, warmup=warmup, last=min(self.last * scale, length - warmup))
 
     def __str__(self) -> str:
         if not self.length:

@@ -119,7 +119,7 @@ def go_on_alone(asked: argparse.Namespace, goal: int, record: dict[str, Any], fi
             continue
         together.done, mean = number, stage.x.mean(dim=0)
         point = {"round": number, "cpu_s": time.process_time() - began, "loss": float(rounds.losses.mean())}
-        point["megabytes"] = int(together.messages.sum()) * size / NODES / 1e6
+        point["megabytes"] = int(np.sum(together.messages)) * size / NODES / 1e6
         point["distance"] = float((stage.x - mean).norm(dim=1).mean())
         point["mean_model"] = tested(learner, mean, IMAGES_OF_MEAN)
         points.append(point | nodes_tested(learner, stage.x[:: NODES // NODES_TESTED], IMAGES_ON_THE_WAY))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from p2pfl.learn import method_of
 from sim import build, load_sweep
@@ -47,7 +51,7 @@ PARTS = {
     "study/simple_cnn",
     "study/tables",
 }
-"""Imported by others, tested elsewhere, need CIFAR-10 or coverage, read what a study wrote, or take ten minutes."""
+"""Imported by others, tested elsewhere or below, need coverage, read what a study wrote, or take ten minutes."""
 TOLD = {"conformance", "disturbed"}
 """exit with 1 where figures are not as they should be, as they are not in so few rounds."""
 
@@ -82,3 +86,29 @@ def test_a_benchmark_runs_at_its_smallest_size(name, tmp_path):
     assert ran.returncode in ({0, 1} if name in TOLD else {0}), ran.stdout + ran.stderr
     assert "Traceback" not in ran.stderr, ran.stderr
     assert ran.stdout
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_the_benchmark_on_cifar_goes_on_where_it_was(tmp_path):
+    """On images of noise, for the real ones are not ours to bring."""
+    chance = np.random.default_rng(0)
+    for name, count in (("train", 960), ("test", 8)):
+        jpegs = []
+        for pixels in chance.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8):
+            file = io.BytesIO()
+            Image.fromarray(pixels).save(file, "JPEG")
+            jpegs.append(file.getvalue())
+        jpeg = np.frombuffer(b"".join(jpegs), np.uint8)
+        labels = np.arange(count) % 10
+        np.savez(tmp_path / f"{name}.npz", jpeg=jpeg, ends=np.cumsum([len(one) for one in jpegs]), labels=labels)
+    command = [sys.executable, BENCHMARKS / "cifar.py", "--out", tmp_path / "runs", "--data", tmp_path]
+    command += ["--systems", "static", "--splits", "shards:2", "--processes", "1"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    for asked in (["--rounds", "1"], ["--rounds", "2"], ["--table"]):
+        ran = subprocess.run([*command, *asked], check=True, capture_output=True, text=True, env=environment)
+    (run,) = (tmp_path / "runs").glob("*.json")
+    first, second = json.loads(run.read_text())["points"]
+    assert (first["round"], second["round"]) == (1, 2)
+    assert second["megabytes"] == pytest.approx(2 * first["megabytes"]) == pytest.approx(2 * 7 * 4 * 89_834 / 1e6)
+    assert "shards:2, 2 rounds" in ran.stdout

@@ -7,8 +7,9 @@ learner chooses the rows to read, the random draws, and which figures may be rep
 Between rounds, the module is only scratch space for the shared tensors, but it holds the personal and integer ones. A
 copy of those is kept from the last successful round, and a failed round restores it.
 
-Steps are torch's SGD, Adam and AdamW, through its functional interface. The `torch.optim.Optimizer` objects pull in
-torch's compiler when the first one is made, which costs a node on a small board 1.3 CPU-seconds and 80 MB for nothing.
+Steps are those of torch's SGD, written out, and torch's Adam and AdamW through its functional interface, bit for bit.
+The `torch.optim.Optimizer` objects pull in torch's compiler when the first one is made, which costs a node on a small
+board 1.3 CPU-seconds and 80 MB for nothing.
 State lasts for one local round, unless `training.keep_optimizer` is set. Then it carries over to the next round,
 although mixing has changed the model in between.
 """
@@ -26,7 +27,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
-from torch.optim.sgd import sgd
 
 from p2pfl.chance import torch_seed
 from p2pfl.config.model import TrainingConfig
@@ -57,8 +57,8 @@ class Optimizer(Protocol):
     """The number of further values that a step takes for each value of the parameter that it changes."""
 
     def begin(self, rate: float) -> Step:
-        """Make a step function with this learning rate. It skips parameters whose gradient is None. Its state starts
-        from `memory`, or empty.
+        """Make a step function with this learning rate, to be called under `torch.no_grad`. It skips parameters whose
+        gradient is None. Its state starts from `memory`, or empty.
         """
 
 
@@ -77,25 +77,17 @@ class Sgd:
             self.memory = {}
         buffers = self.memory.setdefault("momentum", {}) if momentum else {}
 
-        @torch.no_grad()
         def step() -> None:
-            moving, gradients = _with_gradients(parameters)
-            buffered = [buffers.get(parameter) for parameter in moving]
-            sgd(
-                moving,
-                gradients,
-                buffered,
-                weight_decay=decay,
-                momentum=momentum,
-                lr=rate,
-                dampening=0.0,
-                nesterov=False,
-                maximize=False,
-                foreach=False,
-                fused=False,
-            )
-            if momentum:
-                buffers.update((moved, kept) for moved, kept in zip(moving, buffered, strict=True) if kept is not None)
+            for parameter in parameters:
+                if (move := parameter.grad) is None:
+                    continue
+                if decay:
+                    move = move.add(parameter, alpha=decay)
+                if momentum:
+                    kept = buffers.get(parameter)
+                    move = move.clone() if kept is None else kept.mul_(momentum).add_(move)
+                    buffers[parameter] = move
+                parameter.add_(move, alpha=-rate)
 
         return step
 
@@ -146,10 +138,10 @@ class Adam:
                 fused=False,
             )
 
-        @torch.no_grad()
         def step() -> None:
             """Move large parameters in pieces: what a step takes beside its vectors then stays in the cache."""
-            moving, gradients = _with_gradients(parameters)
+            moving: list[Tensor] = [parameter for parameter in parameters if parameter.grad is not None]
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             rest: list[int] = []
             for number, (parameter, gradient) in enumerate(zip(moving, gradients, strict=True)):
                 vectors = (parameter, gradient, first[parameter], second[parameter])
@@ -212,17 +204,6 @@ def remember(optimizer: Optimizer, state: Mapping[str, NDArray[np.generic]]) -> 
     optimizer.memory = memory
 
 
-def _with_gradients(parameters: Sequence[nn.Parameter]) -> tuple[list[Tensor], list[Tensor]]:
-    moving: list[Tensor] = []
-    gradients: list[Tensor] = []
-    for parameter in parameters:
-        if parameter.grad is not None:
-            moving.append(parameter)
-            gradients.append(parameter.grad)
-    return moving, gradients
-
-
-"""The number of values for which a method computes gradients at once."""
 OPTIMIZER = "optimizer:"
 """The prefix for the names of an optimizer's arrays, which are stored with a model's."""
 
@@ -348,11 +329,11 @@ class TorchModel:
         anchor = {"anchor": start.model} if method.needs_anchor or method.is_users else {}
         parts = self.flat.parts({**anchor, **start.given})
 
-        @torch.no_grad()
         def put() -> None:
             for parameter, part in parts:
-                if parameter.grad is not None or method.every_parameter:
-                    g = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                g = parameter.grad
+                if g is not None or method.every_parameter:
+                    g = torch.zeros_like(parameter) if g is None else g
                     parameter.grad = _corrected(method, g, parameter, part)
 
         return put
@@ -396,8 +377,9 @@ class TorchModel:
             for parameter in parameters:
                 parameter.grad = None
             loss = backward(rows)
-            put_gradients()
-            step()
+            with torch.no_grad():
+                put_gradients()
+                step()
             if loss is not None:
                 losses.append(loss)
         return losses

@@ -21,7 +21,8 @@ def moved(kind, decay):
             parameter.grad = torch.randn(parameter.shape, generator=chance)
         if number == 1:
             parameters[2].grad = None
-        step()
+        with torch.no_grad():
+            step()
     return [*parameters, *(optimizer.memory[name][one] for name in ("first", "second", "taken") for one in parameters)]
 
 

@@ -11,10 +11,12 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.optim.sgd import sgd
 
+from p2pfl.chance import generator
 from p2pfl.config import TaskConfig, TrainingConfig
 from p2pfl.errors import LearningError, UserError
-from p2pfl.learn import NodeContext, QuadraticTask, RoundStart, learner_for, make_learner, seeded
+from p2pfl.learn import NodeContext, QuadraticTask, RoundStart, draw_batches, learner_for, make_learner, seeded
 from p2pfl.methods import Method, Variate
 
 
@@ -170,20 +172,27 @@ def test_another_process_computes_the_same_round():
     assert other.stdout.strip() == round_digest()
 
 
-@pytest.mark.long
-def test_training_is_what_a_plain_loop_of_torch_does(learner):
-    training = TrainingConfig(local_steps=5, batch_size=50, learning_rate=0.1, momentum=0.9, weight_decay=0.01)
-    mine = learner(training=training)
-    outcome = mine.train(RoundStart(mine.initial()), 0)
-    plain = nn.Linear(4, 3)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_training_has_the_bits_of_a_plain_loop_of_torch(learner, momentum, decay):
+    """With the steps of `torch.optim.SGD`, which itself would import torch's compiler for a second."""
+    training = TrainingConfig(local_steps=5, batch_size=16, learning_rate=0.1, momentum=momentum, weight_decay=decay)
+    mine = learner(model=lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), training=training)
+    plain = mine.task.model()
     plain.load_state_dict({k: torch.from_numpy(v) for k, v in mine.state_dict(mine.initial()).items()})
-    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
-    for _ in range(5):
-        optimizer.zero_grad()
-        functional.cross_entropy(plain(mine.train_set.inputs), mine.train_set.targets).backward()
-        optimizer.step()
-    expected = torch.cat([plain.weight.flatten(), plain.bias]).detach().numpy()
-    np.testing.assert_allclose(outcome.vector, expected, atol=1e-6)
+    weights, kept, losses = list(plain.parameters()), [None] * 4, []
+    for rows in draw_batches(training, mine.samples, generator(0, "batches", 0, 2)):
+        loss = functional.cross_entropy(plain(mine.train_set.inputs[rows]), mine.train_set.targets[rows])
+        plain.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            gradients = [each.grad for each in weights]
+            settings = {"nesterov": False, "maximize": False, "weight_decay": decay, "foreach": False}
+            sgd(weights, gradients, kept, momentum=momentum, lr=0.1, dampening=0.0, **settings)
+        losses.append(loss.detach())
+    outcome = mine.train(RoundStart(mine.initial()), 2)
+    assert outcome.vector.tobytes() == torch.cat([each.detach().flatten() for each in weights]).numpy().tobytes()
+    assert outcome.loss == float(torch.stack(losses).mean())
 
 
 def test_a_correction_adds_to_the_gradient_of_the_data(learner):

@@ -17,6 +17,8 @@ from p2pfl.aggregate.interface import Rows, Vector
 
 BLOCK = 16_384
 """The number of values from one row in a block, chosen so that a comparison's operands stay in the L1 cache."""
+UNSORTED = 4 * BLOCK
+"""The same where nothing is compared: a block then costs little but numpy's calls, and fewer of them are made."""
 SAMPLED = 4096
 """The number of columns used to estimate the share that passes."""
 LEAST, GREATEST = 1, 2
@@ -68,36 +70,28 @@ Source = PlainRows | MixedRows | Gaps
 """A source of `count` vectors of `size` values, read span by span; results of `read` must not be written to."""
 
 
-def trimmed_mean(source: Source, low: int, high: int) -> Vector:
-    """Return the mean of each column without its `low` smallest and `high` largest values: (d,), in its own dtype."""
-    kept = range(low, source.count - high)
-    out = np.empty(source.size, source.dtype)
-    for span, parts in sorted_blocks(source, kept, in_order=False):
-        average(parts, out[span])
-    return out
-
-
 def average(parts: Sequence[Vector], out: Vector) -> None:
-    """Write the mean into `out`; it is finite if the parts are, even if their sum overflows the dtype."""
-    with np.errstate(over="ignore"):
+    """Write the mean into `out`: finite if all parts are, even if their sum overflows the dtype, and else not."""
+    share = 1 / len(parts)
+    with np.errstate(over="ignore", invalid="ignore"):
         np.copyto(out, parts[0])
         for part in parts[1:]:
             out += part
-    if len(parts) > 1:
-        out *= 1 / len(parts)
-    if not np.isfinite(out).all():
-        share = 1 / len(parts)
-        np.copyto(out, np.sum([part * np.float64(share) for part in parts], axis=0), casting="same_kind")
+        out *= share
+        for span in () if np.isfinite(out).all() else blocks(out.size, BLOCK):
+            if not np.isfinite(out[span]).all():
+                whole = np.sum([part[span] * np.float64(share) for part in parts], axis=0)
+                np.copyto(out[span], whole, casting="same_kind")
 
 
-def sorted_blocks(source: Source, kept: range, *, in_order: bool) -> Iterator[tuple[slice, list[Vector]]]:
+def sorted_blocks(source: Source, kept: range) -> Iterator[tuple[slice, list[Vector]]]:
     """Yield, for each block, the values whose places in the sorted column are in `kept`, one row per place.
 
-    Their order is arbitrary unless `in_order`. They are valid until the next block.
+    Their order is arbitrary. They are valid until the next block.
     """
-    steps = network(source.count, kept.start, kept.stop, in_order=in_order)
+    steps = network(source.count, kept.start, kept.stop)
     scratch = np.empty((source.count + 1, min(BLOCK, max(source.size, 1))), source.dtype)
-    for span in blocks(source.size, BLOCK):
+    for span in blocks(source.size, BLOCK if steps or not isinstance(source, PlainRows) else UNSORTED):
         wires = source.read(span)
         _run(steps, wires, list(scratch[:, : span.stop - span.start]))
         yield span, [wires[place] for place in kept]
@@ -120,14 +114,13 @@ def _run(steps: Sequence[Step], wires: list[Vector], free: list[Vector]) -> None
 
 
 @lru_cache(maxsize=64)
-def network(count: int, start: int, stop: int, *, in_order: bool) -> tuple[Step, ...]:
-    """Build comparisons after which positions `start` to `stop` hold their sorted values.
+def network(count: int, start: int, stop: int) -> tuple[Step, ...]:
+    """Build comparisons after which positions `start` to `stop` hold their sorted values, in any order.
 
     They are pruned from last to first: a comparison whose outcome no later step needs is left out.
     """
     low, inside, high, kept_apart = -1, -2, -3, 0
-    kept = [kept_apart if in_order else inside] * (stop - start)
-    label = [low] * start + kept + [high] * (count - stop)
+    label = [low] * start + [inside] * (stop - start) + [high] * (count - stop)
     steps: list[Step] = []
     for first, second in reversed(_batcher(count)):
         here, there = label[first], label[second]

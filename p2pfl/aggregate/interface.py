@@ -2,8 +2,8 @@
 
 A node passes a rule its own model and the neighbors' replicas (`Neighborhood`), and gets the mixed model (`Mixture`).
 Other callers pass 2-D torch tensors (torch is imported only if one is given), 2-D arrays, or lists of vectors
-(`as_rows`); inside, every rule works on a list of numpy rows. Input that is not finite or has another shape is refused
-here and never reaches a rule.
+(`as_rows`); inside, every rule works on a list of numpy rows. Input of another shape is refused here, and so is what
+is not finite (`require_finite`): before a rule sees it, or after a mean, which shows it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def as_rows(vectors: Any) -> tuple[Rows, Restore]:
     """Return the rows in one dtype, float32 or float64, and a function that converts a result to the input's kind and
     dtype.
 
-    Raises ValueError if there is no vector, if they differ in length, or if one holds NaN or infinity.
+    Raises ValueError if there is no vector, or if they differ in length.
     """
     rows, restore = _read(vectors)
     if not rows:
@@ -63,9 +63,7 @@ def as_rows(vectors: Any) -> tuple[Rows, Restore]:
     if any(len(shape) != 1 for shape in sizes) or len(sizes) > 1:
         raise ValueError(f"expected vectors of one length, got shapes {', '.join(map(str, sorted(sizes)))}")
     kind = np.float32 if all(row.dtype in (np.float32, np.float16) for row in rows) else np.float64
-    rows = [row.astype(kind, copy=False) for row in rows]
-    require_finite(rows)
-    return rows, restore
+    return [row.astype(kind, copy=False) for row in rows], restore
 
 
 def require_finite(rows: Sequence[Vector]) -> None:

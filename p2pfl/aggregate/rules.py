@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from p2pfl.aggregate import distances
-from p2pfl.aggregate.columns import SAMPLED, Gaps, MixedRows, PlainRows, Source, sorted_blocks, trimmed_mean
+from p2pfl.aggregate.columns import SAMPLED, Gaps, MixedRows, PlainRows, Source, average, sorted_blocks
 from p2pfl.aggregate.distances import (
     Floats,
     VectorSpread,
@@ -30,10 +30,9 @@ from p2pfl.aggregate.distances import (
     squared_to,
     within_type,
 )
-from p2pfl.aggregate.interface import Mixture, Neighborhood, Rows, Vector, as_rows
+from p2pfl.aggregate.interface import Mixture, Neighborhood, Rows, Vector, as_rows, require_finite
 from p2pfl.specs import Catalog, Entry, Parameter, number, whole
 
-MOST_LIARS = 10**6
 MEDIAN_BOUND = "kappa = 4 (1 + b/(n-2b))^2"
 CONTAINED = (
     "each coordinate of a mix lies between those of honest models that the node saw, its own included, while at most b "
@@ -91,7 +90,7 @@ BEFORE: Catalog[RuleEntry] = Catalog("pre-aggregation", RuleEntry)
 
 def liars(means: str) -> Parameter:
     """Return the parameter b: the number of malicious neighbors that a node tolerates."""
-    return Parameter("b", whole(1, MOST_LIARS), means, default=1, argument="f")
+    return Parameter("b", whole(1, 10**6), means, default=1, argument="f")
 
 
 class Aggregator(ABC):
@@ -107,9 +106,18 @@ class Aggregator(ABC):
 
     def __call__(self, vectors: Any) -> Any:
         rows, restore = as_rows(vectors)
+        if not (shown := self.shows_faults(rows)):
+            require_finite(rows)
         if (count := len(rows)) < self.least:
             raise ValueError(f"{type(self).__name__} tolerates f={self.f} from {self.least} vectors on, not of {count}")
-        return restore(self.mixture(rows).model)
+        model = self.mixture(rows).model
+        if shown and not np.isfinite(model).all():
+            require_finite(rows)
+        return restore(model)
+
+    def shows_faults(self, rows: Rows) -> bool:  # noqa: ARG002 - most rules hide them
+        """Return True if the result is finite exactly where all vectors are, which then need not be read twice."""
+        return False
 
     @abstractmethod
     def mixture(self, rows: Rows) -> Mixture:
@@ -132,23 +140,24 @@ class ColumnRule(Aggregator):
         """Return how many of the `count` values are trimmed at each end of a column."""
 
     def mixture(self, rows: Rows) -> Mixture:
-        source = PlainRows(rows)
-        return Mixture(model=self.model(source), kept=self._let_through(source)[1:])
+        """Aggregate; `kept` is estimated on evenly spaced columns."""
+        model, cut = self.model(PlainRows(rows)), self.trimmed(len(rows))
+        if not cut or not model.size:
+            return Mixture(model=model, kept=np.ones(len(rows) - 1))
+        values = np.stack([row[:: max(1, row.size // SAMPLED)] for row in rows])
+        order = np.sort(values, axis=0)
+        inside = (order[cut] <= values) & (values <= order[len(rows) - 1 - cut])
+        return Mixture(model=model, kept=np.asarray(inside.mean(axis=1)[1:]))
+
+    def shows_faults(self, rows: Rows) -> bool:
+        return rows[0].dtype == np.float32 and not self.trimmed(len(rows))
 
     def model(self, source: Source) -> Vector:
         cut = self.trimmed(source.count)
-        return trimmed_mean(source, cut, cut)
-
-    def _let_through(self, source: Source) -> Floats:
-        """Return the share of each vector's values that was kept, (n,), estimated on evenly spaced columns."""
-        step = max(1, source.size // SAMPLED)
-        values = np.stack(source.read(slice(0, source.size, step)))
-        if not values.size:
-            return np.ones(source.count)
-        cut = self.trimmed(source.count)
-        order = np.sort(values, axis=0)
-        inside = (order[cut] <= values) & (values <= order[source.count - 1 - cut])
-        return np.asarray(inside.mean(axis=1))
+        out = np.empty(source.size, source.dtype)
+        for span, parts in sorted_blocks(source, range(cut, source.count - cut)):
+            average(parts, out[span])
+        return out
 
 
 @RULES.add(
@@ -420,7 +429,7 @@ class Hampel(Centered):
     def moved(self, own: Vector, others: Rows, pulls: Sequence[float]) -> Vector:
         out = np.empty_like(own)
         rank, ways = len(others) - self.f - 1, Gaps(own, others)
-        for span, (measure,) in sorted_blocks(ways, range(rank, rank + 1), in_order=False):
+        for span, (measure,) in sorted_blocks(ways, range(rank, rank + 1)):
             here, total = own[span], out[span]
             with np.errstate(over="ignore", invalid="ignore", under="ignore"):
                 reach = self.cut * measure

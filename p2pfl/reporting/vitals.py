@@ -55,7 +55,8 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     privacy budget; `budget`, `begun` and `paid` identify that budget by name and order, and say how many steps are paid
     for (`ledger.Signed`). Without a privacy promise the row has none of these. `unheard` are the members of
     `live` that have sent nothing for several heartbeats. `tested_round` is the round after which the scores were
-    tested, if the model has changed for more than one round since.
+    tested, if the model has changed for more than one round since. `period_s` is the most time until the next row; the
+    version before does not say it.
     """
 
     member: Count
@@ -82,9 +83,10 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     paid: Count = 0
     unheard: Bits = b""
     tested_round: Count | None = None
+    period_s: Count = 0
 
 
-_LATER = ("epsilon", "budget", "begun", "paid", "unheard", "tested_round")
+_LATER = ("epsilon", "budget", "begun", "paid", "unheard", "tested_round", "period_s")
 """Fields at the end of a row that are left out if they have their default values, in order."""
 _DEFAULTS = [field.default for field in msgspec.structs.fields(Vitals) if field.name in _LATER]
 _ENCODER = msgspec.msgpack.Encoder()
@@ -271,7 +273,7 @@ class FederationStatus(msgspec.Struct, kw_only=True):
     vitals: bool
     """True if members send their status to each other."""
     period_s: float
-    """The period in which a member sends its row."""
+    """The period in which a member sends its row while something changes."""
     quiet_after_s: float
     measures: list[Measure] = []
     """The measures of the task, the main one first."""

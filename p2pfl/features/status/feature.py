@@ -138,6 +138,8 @@ class Display:
         )
         self._published_at = float("-inf")
         self._urgent: object = None
+        self._told: tuple[object, object] = None, None
+        """The latest two published rows without traffic, as heartbeats are no news; for a rate, two say the same."""
         self._has_heard = asyncio.Event()
         """Set when a row from another member has arrived."""
 
@@ -170,6 +172,7 @@ class Display:
             begun=account.order,
             paid=account.steps,
             tested_round=line.tested_round if line.test_is_stale else None,
+            period_s=self.roster.own_period_s(time.monotonic()),
         )
 
     @property
@@ -211,6 +214,7 @@ class Display:
         now = time.monotonic()
         self._forget_strangers()
         self._publish(now)
+        self.roster.look(now)
         self.spread.tick(now)
         for member, row in self.roster.rows.items():
             if self.roster.is_gone(row, now):
@@ -241,7 +245,7 @@ class Display:
         self.roster.note_own(self.vitals(), time.monotonic(), last=True, intervals=self._line().intervals)
 
     def _publish(self, now: float) -> None:
-        """Publish this node's row regularly, and soon after something notable."""
+        """Publish this node's row soon after something notable, regularly while something changes, else seldom."""
         own = self.vitals()
         self.roster.note_own(own, now, intervals=self._line().intervals)
         urgent: object = (own.phase, own.standing, own.live, own.unheard)
@@ -249,10 +253,11 @@ class Display:
             own, urgent = account_alone(own), own.paid
             if urgent == self._urgent and not self.spread.is_behind:
                 return
-        is_due = now >= self._published_at + self.roster.period_s
+        told = msgspec.structs.replace(own, bytes_sent=0, bytes_received=0)
+        is_due = now >= self._published_at + (own.period_s if self._told == (told, told) else self.roster.period_s)
         hurries = urgent != self._urgent or self.spread.is_behind
         if is_due or (hurries and now >= self._published_at + LEAST_BETWEEN_S):
-            self._published_at, self._urgent = now, urgent
+            self._published_at, self._urgent, self._told = now, urgent, (told, self._told[0])
             self._say(own, now)
 
     def _say(self, own: Vitals, now: float) -> None:

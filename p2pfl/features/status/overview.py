@@ -137,7 +137,8 @@ class Overview:
         if row is None:
             return MemberRow(index=member.index, name=member.name)
         said = msgspec.structs.asdict(row.vitals)
-        for name in ("member", "counter", "live", "unheard", "standing", "metrics", "budget", "begun", "paid"):
+        unshown = "member", "counter", "live", "unheard", "standing", "metrics", "budget", "begun", "paid", "period_s"
+        for name in unshown:
             del said[name]
         by_name = scores(row.vitals, self.measures())
         rate, source = self.roster.bytes_per_s.get(member.index), row.source

@@ -8,6 +8,7 @@ is used, and never stops the node: an invalid row is dropped and counted.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
 from p2pfl.net.extensions import ExtensionChannel
+from p2pfl.node.status import SILENT_S
 from p2pfl.reporting.vitals import MOST_ROW_BYTES, Vitals, is_among, prove, read, shortened, sign
 
 EDGE_BYTES_PER_S = 1000.0
@@ -35,6 +37,8 @@ PERIOD_S_PER_MEMBER = 0.4
 """Each member adds this much to the period of rows, so that all rows, of about 200 bytes each, can pass an edge once
 per period in one direction.
 """
+CALM_S = 60
+"""The time between two rows of a member of which nothing changes."""
 HEARD_ROWS_PER_S = 8.0
 """The rows per second read from one neighbor, besides a burst of HEARD_AT_ONCE: twice an honest one's."""
 HEARD_AT_ONCE = 64.0
@@ -96,6 +100,8 @@ class Recipient:
     """The rows that a neighbor with an open session lacks; those that it has lacked longest come first."""
 
     lacks: dict[int, None]
+    is_calm: bool = False
+    """True if its rows say their period; until then it may run the version before, which knows only the shorter one."""
     tokens: float = BURST_BYTES
     filled_at: float | None = None
     hears: TokenBucket = field(
@@ -196,6 +202,7 @@ class VitalsSpread:
         if member == self.own:
             self._hear_own(listener, raw, vitals, key)
             return False
+        listener.is_calm |= member == peer and vitals.period_s > 0
         known = self.rows.get(member)
         if known is not None and vitals.counter <= known.vitals.counter:
             if vitals.counter == known.vitals.counter:
@@ -242,7 +249,7 @@ class VitalsSpread:
             tokens = listener.fill(now) - MESSAGE_BYTES
             chosen: list[int] = []
             lacks = sorted(listener.lacks, key=self._is_last, reverse=True) if last else list(listener.lacks)
-            for member in lacks:
+            for member in lacks if listener.is_calm else [member for member in lacks if not self._is_late(member, now)]:
                 cost = len(self.rows[member].raw) + ROW_BYTES
                 if len(chosen) == MOST_ROWS or (cost > tokens and not (last and self._is_last(member))):
                     break
@@ -263,6 +270,12 @@ class VitalsSpread:
     def _is_last(self, member: int) -> bool:
         """Return True if a row must be sent before this node ends."""
         return member == self.own or self.rows[member].vitals.phase in OVER
+
+    def _is_late(self, member: int, now: float) -> bool:
+        """Return True if the version before would take a calm member for quiet. It soon sends rows more often."""
+        row, least_s, most_s = self.rows[member], period_s(len(self.rows)), CALM_S + QUIET_EXTRA_S / QUIET_PERIODS
+        is_calm = row.vitals.period_s >= CALM_S and row.vitals.phase not in QUIET
+        return is_calm and least_s < (now - row.said_at) / QUIET_PERIODS < most_s
 
     def _message_with(self, members: list[int], now: float) -> VitalsTold:
         rows = [self.rows[member] for member in members]
@@ -285,6 +298,8 @@ class Roster:
         self.intervals: dict[str, tuple[float, float]] = {}
         """The intervals of the scores in the node's own row."""
         self._joined: tuple[Edges, dict[int, list[int]]] = (), {}
+        self._reached_at: dict[int, float] = {}
+        """When a chain of members that hear each other last led from this node to each member."""
 
     def note(self, row: VitalsRow) -> None:
         """Store a member's new row."""
@@ -321,16 +336,37 @@ class Roster:
 
     @property
     def period_s(self) -> float:
-        """Return the time between two rows from a member, if nothing notable happens."""
+        """Return the time between two rows from a member, if something changes, but nothing notable."""
         return period_s(len(self.federation().members))
+
+    def own_period_s(self, now: float) -> int:
+        """Return the most time between two rows of this node: the shorter one beside a member of the version before."""
+        silent = [row for row in self.rows.values() if row.source is not None and not row.vitals.period_s]
+        return math.ceil(max(self.period_s, 0 if any(not self.is_gone(row, now) for row in silent) else CALM_S))
 
     @property
     def quiet_after_s(self) -> float:
         return QUIET_PERIODS * self.period_s + QUIET_EXTRA_S
 
+    def look(self, now: float) -> None:
+        """Follow the chains of members that hear each other, as their rows say; call this about once a second."""
+        neighbors, chain = self._neighbors(), [self.own]
+        self._reached_at[self.own] = now
+        for member in chain:
+            row = self.rows.get(member)
+            for peer in neighbors.get(member, ()):
+                if self._reached_at.get(peer) != now and (row is None or _hears(row.vitals, peer)):
+                    self._reached_at[peer] = now
+                    chain.append(peer)
+
     def is_quiet(self, row: VitalsRow, now: float) -> bool:
-        """Return True if a newer row from its member is overdue."""
-        return row.source is not None and row.vitals.phase not in QUIET and now - row.said_at > self.quiet_after_s
+        """Return True if a newer row from its member is overdue, by the period that it says; by the shorter one if no
+        chain of members that hear each other leads to it, because such a chain hears it within SILENT_S.
+        """
+        most_s = max(self.period_s, min(row.vitals.period_s, CALM_S))
+        lived_at = max(row.said_at, self._reached_at.get(row.vitals.member, row.said_at) - SILENT_S)
+        late_s = max(now - lived_at - QUIET_PERIODS * self.period_s, now - row.said_at - QUIET_PERIODS * most_s)
+        return row.source is not None and row.vitals.phase not in QUIET and late_s > QUIET_EXTRA_S
 
     def is_lost(self, index: int, now: float) -> bool:
         """Return True if a member has neighbors with valid rows, and none of them hears from it.

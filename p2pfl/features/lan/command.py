@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from p2pfl.features.lan.discovery import Tally
     from p2pfl.features.lan.doctor import AddressTried, Diagnosis, Patient
 
-WRONG = 1
-
 
 @click.command(epilog="\b\nExamples:\n  p2pfl doctor ward-7\n  p2pfl doctor /var/lib/p2pfl --node pi1")
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
@@ -42,7 +40,7 @@ def doctor(*, federation: Path, name: str | None, form: Form) -> int:
         click.echo(f"listening on the LAN and asking at every address, about {LISTEN_S:g} s ...", err=True)
     diagnosis = diagnose(federation, name)
     write_json(_as_object(diagnosis)) if form == "json" else _print(diagnosis)
-    return WRONG if diagnosis.problems else 0
+    return int(bool(diagnosis.problems))
 
 
 def _interface_row(tally: Tally, patients: list[Patient]) -> dict[str, Any]:

@@ -67,10 +67,7 @@ def show(*, federation: Path, form: Form) -> None:
 @_yes
 @_key
 @_offline
-@click.pass_context
-def add(
-    context: click.Context, *, federation: Path, request: str, yes: bool, key_file: Path | None, offline: bool
-) -> None:
+def add(*, federation: Path, request: str, yes: bool, key_file: Path | None, offline: bool) -> int:
     """Add a new member, by the REQUEST that `p2pfl join` printed on its machine.
 
     It shows the key and address, and asks for confirmation: the two people should compare the key. Exit code 1: you did
@@ -78,8 +75,7 @@ def add(
     """
     from p2pfl.features.members import changes  # noqa: PLC0415 - `--help` stays instant
 
-    if not changes.admit(federation, request, key_file, yes=yes, offline=offline):
-        context.exit(1)
+    return int(not changes.admit(federation, request, key_file, yes=yes, offline=offline))
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl member remove ward pi4")
@@ -102,10 +98,7 @@ def remove(*, federation: Path, name: str, key_file: Path | None, offline: bool)
 @_yes
 @_key
 @_offline
-@click.pass_context
-def replace(
-    context: click.Context, *, federation: Path, request: str, yes: bool, key_file: Path | None, offline: bool
-) -> None:
+def replace(*, federation: Path, request: str, yes: bool, key_file: Path | None, offline: bool) -> int:
     """Put a new machine in the place of one that is gone: the same name and neighbors, another key.
 
     REQUEST is what `p2pfl join` printed on the new machine, for an invite made with --replace. As with add, it asks for
@@ -113,8 +106,7 @@ def replace(
     """
     from p2pfl.features.members import changes  # noqa: PLC0415 - `--help` stays instant
 
-    if not changes.admit(federation, request, key_file, replaces=True, yes=yes, offline=offline):
-        context.exit(1)
+    return int(not changes.admit(federation, request, key_file, replaces=True, yes=yes, offline=offline))
 
 
 @click.command(
@@ -154,8 +146,7 @@ def change(
 @_federation
 @_key
 @_offline
-@click.pass_context
-def hand_again(context: click.Context, *, federation: Path, key_file: Path | None, offline: bool) -> None:
+def hand_again(*, federation: Path, key_file: Path | None, offline: bool) -> int:
     """Send the newest list of members to the nodes again, in case a change has reached nobody.
 
     The list comes from members.toml, or is a newer one from a node, which is then written there. Where the federation
@@ -164,8 +155,7 @@ def hand_again(context: click.Context, *, federation: Path, key_file: Path | Non
     """
     from p2pfl.features.members import changes  # noqa: PLC0415 - `--help` stays instant
 
-    if not changes.hand_again(federation, key_file, offline=offline):
-        context.exit(1)
+    return int(not changes.hand_again(federation, key_file, offline=offline))
 
 
 @click.command(epilog="\b\nExamples:\n  p2pfl invite ward pi4\n  p2pfl invite ward pi2 --replace")

@@ -33,20 +33,13 @@ if TYPE_CHECKING:
 
 AT_ONCE = 32
 EVERY_S = 1.0
-DETAILS = {
-    "url": "at",
-    "loss": "training loss",
-    "alarms": "alarms",
-    "disk_refuses": "disk",
-    "pace_set_by": "pace_set_by",
-    "rule": "rule",
-    "liars_borne": "liars_borne",
-    "rounds_alone": "rounds_alone",
-    "held_against": "held_against",
-    "kept": "kept",
-    "device": "device",
-}
-"""The fields without a column in the overview, and the words before each."""
+DETAILS = (
+    *("url", "loss", "alarms", "disk_refuses", "pace_set_by", "rule"),
+    *("liars_borne", "rounds_alone", "held_against", "kept", "device"),
+)
+"""The fields without a column in the overview."""
+WORDS = {"url": "at", "loss": "training loss", "disk_refuses": "disk"}
+"""The words before a field that are not its name."""
 COLUMNS = (
     *("url", "node", "phase", "round", "of", "accuracy", "metric", "main", "metrics", "tested_round", "test_is_stale"),
     *("loss", "staleness", "peers", "pace_set_by", "rule", "liars_borne", "rounds_alone", "held_against", "kept"),
@@ -215,7 +208,7 @@ def _details(row: Mapping[str, Any]) -> str:
     """Return what the overview has no column for, of one node: empty if there is nothing unusual."""
     flat = _flat_row(row)
     odd = [
-        f"{words} {cell(flat[key])}" for key, words in DETAILS.items() if flat[key] not in (None, "", "mean", "cpu", 0)
+        f"{WORDS.get(key, key)} {cell(flat[key])}" for key in DETAILS if flat[key] not in (None, "", "mean", "cpu", 0)
     ]
     return "; ".join(odd)
 

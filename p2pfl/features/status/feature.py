@@ -67,12 +67,6 @@ class SpendEvidence:
         """
         return self.budget.evidence.account(self.thread.engine.state.ledger) or NOTHING
 
-    def opened(self, peer: int) -> None:
-        self.budget.evidence.opened(peer, time.monotonic())
-
-    def note_rows(self, peer: int) -> None:
-        self.budget.evidence.note_rows(peer)
-
     def hear_own(self, vitals: Vitals) -> None:
         """Compare the ledger with a row that this node signed in an earlier process and a neighbor now sends."""
         if not vitals.budget:
@@ -185,14 +179,15 @@ class Display:
         return self.tells or self._spent is not None
 
     def opened(self, peer: int) -> None:
+        now = time.monotonic()
         if self._spent is not None:
-            self._spent.opened(peer)
+            self._spent.budget.evidence.opened(peer, now)
         if self._spreads:
-            self.spread.opened(peer, time.monotonic())
+            self.spread.opened(peer, now)
 
     def closed(self, peer: int) -> None:
         if self._spent is not None:
-            self._spent.note_rows(peer)
+            self._spent.budget.evidence.note_rows(peer)
         self.spread.closed(peer)
 
     def hear(self, peer: int, message: VitalsTold) -> None:
@@ -203,7 +198,7 @@ class Display:
             if self.spread.hurries:
                 self.spread.tick(now)
         if self._spent is not None:
-            self._spent.note_rows(peer)
+            self._spent.budget.evidence.note_rows(peer)
 
     def _hear_own(self, vitals: Vitals) -> None:
         self._news.hear_own(vitals, self.vitals())
@@ -275,8 +270,7 @@ class Display:
             return
         if row.source is not None:
             self.roster.note(row)
-        starting_s = max(STARTING_S, self.roster.quiet_after_s)
-        self._news.hear(row, before, time.monotonic(), starting_s=starting_s)
+        self._news.hear(row, before, time.monotonic(), starting_s=max(STARTING_S, self.roster.quiet_after_s))
 
 
 class StatusFeature(Feature):

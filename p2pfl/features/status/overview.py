@@ -136,11 +136,9 @@ class Overview:
     def _make_row(self, member: Member, row: VitalsRow | None, now: float) -> MemberRow:
         if row is None:
             return MemberRow(index=member.index, name=member.name)
-        said = msgspec.structs.asdict(row.vitals)
-        unshown = "member", "counter", "live", "unheard", "standing", "metrics", "budget", "begun", "paid", "period_s"
-        for name in unshown:
-            del said[name]
-        by_name = scores(row.vitals, self.measures())
+        vitals, by_name = row.vitals, scores(row.vitals, self.measures())
+        said = msgspec.structs.asdict(vitals) | {"standing": list(vitals.standing)}
+        said |= {"live": members_of(vitals.live), "unheard": members_of(vitals.unheard)}
         rate, source = self.roster.bytes_per_s.get(member.index), row.source
         return MemberRow(
             index=member.index,
@@ -149,14 +147,11 @@ class Overview:
             source=None if source is None or source == member.index else self.roster.name_of(source),
             quiet=self.roster.is_quiet(row, now),
             lost=self.roster.is_lost(member.index, now),
-            live=members_of(row.vitals.live),
-            unheard=members_of(row.vitals.unheard),
-            standing=list(row.vitals.standing),
-            bytes_per_s=None if rate is None or row.vitals.phase in OVER else round(rate, 1),
+            bytes_per_s=None if rate is None or vitals.phase in OVER else round(rate, 1),
             scores=by_name,
             main=next(iter(by_name.values())),
             intervals=self.roster.intervals if member.index == self.roster.own else {},
-            **said,
+            **{name: said[name] for name in said if name in MemberRow.__struct_fields__},
         )
 
     def whole(self) -> bytes:

@@ -20,7 +20,6 @@ import hmac
 import ipaddress
 import logging
 import re
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ from aiohttp.http import HttpProcessingError
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
 from p2pfl.features.status.prometheus import exposition
+from p2pfl.features.status.running import new_token
 from p2pfl.net.acceptor import Acceptor, ConnectionGate, PendingConnections, StrictHandler
 from p2pfl.net.address import Address, cannot_listen, is_loopback, own_address, parse_address
 from p2pfl.net.limits import Limits
@@ -45,14 +45,11 @@ from p2pfl.reporting.alarms import ALARMS
 if TYPE_CHECKING:
     from p2pfl.features.status.overview import Overview
 
-TOKEN_BYTES = 18
 MOST_TOKEN_CHARACTERS = 256
 _BEARER, _COOKIE = re.compile(r"(?i)bearer +([!-~]{1,256})"), re.compile(r"p2pfl-\d+=(\w{1,64})")
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]+)(:\d{1,5})?")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
 PROXIED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP", "Via")
 """The headers that proxies add about their clients.
 
@@ -101,10 +98,6 @@ HEADERS = {
 }
 
 
-def new_token() -> str:
-    return secrets.token_urlsafe(TOKEN_BYTES)
-
-
 @dataclass(slots=True, kw_only=True)
 class Guard:
     """The check of requests. `names` are the page's names, besides addresses; `open_paths` need no token."""
@@ -117,7 +110,7 @@ class Guard:
     @web.middleware
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         host = request.headers.get("Host", "")
-        if not self.trusts(host):
+        if not trusted_host(host, self.listen, self.names):
             raise web.HTTPForbidden(text="unknown Host\n")
         origin = request.headers.get("Origin")
         if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
@@ -151,9 +144,6 @@ class Guard:
         text = said.decode("latin-1")
         pairs = (_BEARER, self.token), (_COOKIE, self._proof)
         return any(_same(each, meant) for pattern, meant in pairs for each in pattern.findall(text))
-
-    def trusts(self, header: str) -> bool:
-        return trusted_host(header, self.listen, self.names)
 
     @staticmethod
     def _is_here(request: web.Request, host: str) -> bool:
@@ -192,7 +182,7 @@ def _same(said: str, meant: str) -> bool:
     return hmac.compare_digest(said.encode(errors="surrogateescape"), meant.encode())
 
 
-def trusted_host(header: str, listen: Address, names: frozenset[str] = frozenset()) -> bool:
+def trusted_host(header: str, listen: Address, names: frozenset[str]) -> bool:
     """Return True for a host that others cannot redirect: a literal address, localhost or one of our names."""
     host = _name_in(header)
     if host is None:
@@ -319,11 +309,10 @@ class StatusPage:
 
     def others_hosts(self) -> list[str]:
         """Return the hosts by which other machines may reach the page; empty if only this machine can."""
-        if is_loopback(self._address.host):
-            return sorted(self._guard.names)
-        if self._address.host in EVERYWHERE:
-            return sorted(self._guard.names) or [own_address()]
-        return sorted(self._guard.names) or [str(self._address).rpartition(":")[0]]
+        names, host = sorted(self._guard.names), self._address.host
+        if names or is_loopback(host):
+            return names
+        return [own_address() if host in EVERYWHERE else str(self._address).rpartition(":")[0]]
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -340,12 +329,10 @@ class StatusPage:
         headers = {"Content-Type": FILES[request.path][1], "Cache-Control": "no-cache"}
         return web.Response(body=page_files()[request.path], headers=headers)
 
-    async def _show_status(self, request: web.Request) -> web.Response:
-        del request
+    async def _show_status(self, _: web.Request) -> web.Response:
         return _json(msgspec.json.encode(self._status()))
 
-    async def _show_federation(self, request: web.Request) -> web.Response:
-        del request
+    async def _show_federation(self, _: web.Request) -> web.Response:
         if self._site is None:
             raise AssertionError("no site and a route")
         self._asked_at = time.monotonic()
@@ -355,14 +342,12 @@ class StatusPage:
         response.enable_compression()
         return response
 
-    async def _show_history(self, request: web.Request) -> web.Response:
-        del request
+    async def _show_history(self, _: web.Request) -> web.Response:
         if self._site is None:
             raise AssertionError("no site and a route")
         return _json(self._site.history())
 
-    async def _show_metrics(self, request: web.Request) -> web.Response:
-        del request
+    async def _show_metrics(self, _: web.Request) -> web.Response:
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=exposition(self._status(), self._kinds).encode(), headers=headers)
 
@@ -371,6 +356,5 @@ def _json(body: bytes) -> web.Response:
     return web.Response(body=body, headers={"Content-Type": "application/json", "Cache-Control": "no-store"})
 
 
-async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    del request
+async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(HEADERS)

@@ -108,6 +108,10 @@ def find_running(folder: Path) -> NodeAddresses | None:
     return there if there is not None and there.is_running else None
 
 
+def new_token() -> str:
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
 def page_token(folder: Path) -> str:
     """Return the token for the page, which is created at the first start and then stored.
 
@@ -117,7 +121,7 @@ def page_token(folder: Path) -> str:
 
     token = read_token(folder)
     if token is None:
-        token = secrets.token_urlsafe(TOKEN_BYTES)
+        token = new_token()
         with suppress(StorageError):
             replace_file(folder / TOKEN_NAME, [token.encode()])
     return token
@@ -270,14 +274,12 @@ def ask(place: PageAddress, path: str, form: type[Struct], *needed: str) -> dict
 
 
 def ask_status(place: PageAddress) -> dict[str, Any] | str:
-
     from p2pfl.reporting.status import NodeStatus  # noqa: PLC0415 - `--help` stays instant
 
     return ask(place, STATUS, NodeStatus, "node", "phase", "rounds")
 
 
 def ask_federation(place: PageAddress) -> dict[str, Any] | str:
-
     from p2pfl.reporting.vitals import FederationStatus  # noqa: PLC0415 - `--help` stays instant
 
     return ask(place, FEDERATION, FederationStatus, "federation", "node", "now", "members", "alarms", "events")

@@ -100,18 +100,17 @@ class Recipient:
     """The rows that a neighbor with an open session lacks; those that it has lacked longest come first."""
 
     lacks: dict[int, None]
+    filled_at: float
     is_calm: bool = False
     """True if its rows say their period; until then it may run the version before, which knows only the shorter one."""
     tokens: float = BURST_BYTES
-    filled_at: float | None = None
     hears: TokenBucket = field(
         default_factory=lambda: TokenBucket(HEARD_ROWS_PER_S, tokens=HEARD_AT_ONCE, burst=HEARD_AT_ONCE)
     )
 
     def fill(self, now: float) -> float:
-        passed_s = 0.0 if self.filled_at is None else now - self.filled_at
+        self.tokens = min(BURST_BYTES, self.tokens + (now - self.filled_at) * EDGE_BYTES_PER_S / 2)
         self.filled_at = now
-        self.tokens = min(BURST_BYTES, self.tokens + passed_s * EDGE_BYTES_PER_S / 2)
         return self.tokens
 
 
@@ -156,7 +155,7 @@ class VitalsSpread:
 
     def opened(self, peer: int, now: float) -> None:
         """Send a neighbor its own latest row at once, because it may have lost its counter."""
-        self._listeners[peer] = Recipient(dict.fromkeys(member for member in self.rows if member != peer))
+        self._listeners[peer] = Recipient(dict.fromkeys(member for member in self.rows if member != peer), now)
         if peer in self.rows:
             self._send(peer, self._message_with([peer], now), urgent=True)
 
@@ -272,7 +271,7 @@ class VitalsSpread:
         return member == self.own or self.rows[member].vitals.phase in OVER
 
     def _is_late(self, member: int, now: float) -> bool:
-        """Return True if the version before would take a calm member for quiet. It soon sends rows more often."""
+        """Return True if the version before would take a calm member for quiet by its row; a newer one is due soon."""
         row, least_s, most_s = self.rows[member], period_s(len(self.rows)), CALM_S + QUIET_EXTRA_S / QUIET_PERIODS
         is_calm = row.vitals.period_s >= CALM_S and row.vitals.phase not in QUIET
         return is_calm and least_s < (now - row.said_at) / QUIET_PERIODS < most_s
@@ -360,13 +359,15 @@ class Roster:
                     chain.append(peer)
 
     def is_quiet(self, row: VitalsRow, now: float) -> bool:
-        """Return True if a newer row from its member is overdue, by the period that it says; by the shorter one if no
-        chain of members that hear each other leads to it, because such a chain hears it within SILENT_S.
+        """Return True if a newer row from its member is overdue, by the period that the row says. That holds only while a
+        chain of members that hear each other leads to it; what vanishes drops out of it within SILENT_S.
         """
-        most_s = max(self.period_s, min(row.vitals.period_s, CALM_S))
-        lived_at = max(row.said_at, self._reached_at.get(row.vitals.member, row.said_at) - SILENT_S)
-        late_s = max(now - lived_at - QUIET_PERIODS * self.period_s, now - row.said_at - QUIET_PERIODS * most_s)
-        return row.source is not None and row.vitals.phase not in QUIET and late_s > QUIET_EXTRA_S
+        age_s, limit_s = now - row.said_at, self.quiet_after_s
+        if row.source is None or row.vitals.phase in QUIET or age_s <= limit_s:
+            return False
+        missed_s = now - self._reached_at.get(row.vitals.member, float("-inf")) + SILENT_S
+        said_s = QUIET_PERIODS * min(row.vitals.period_s, CALM_S) + QUIET_EXTRA_S
+        return missed_s > limit_s or age_s > max(limit_s, said_s)
 
     def is_lost(self, index: int, now: float) -> bool:
         """Return True if a member has neighbors with valid rows, and none of them hears from it.

@@ -265,7 +265,6 @@ class Hearing:
     chunk. Meanwhile the chunk's bytes keep arriving, and they count here. Checks are counted instead of seconds, so
     that a process that was stopped for a minute does not count a minute of silence. `came` returns the number of a
     neighbor's session and the bytes received over it, or None if there is no session.
-
     """
 
     def __init__(self, came: Callable[[int], tuple[int, int] | None]) -> None:

@@ -51,8 +51,8 @@ def federation_of(nodes: int, topology: str) -> FederationConfig:
 
 
 class Made:
-    """A display that `pass_time` feeds; node 0 is the one whose page is shown. `fast` is how many times faster rounds
-    come.
+    """A display that `pass_time` feeds; node `own` is the one whose page is shown. `fast` is how many times faster
+    rounds come.
     """
 
     def __init__(
@@ -63,6 +63,8 @@ class Made:
         fast: float = 1.0,
         measures: Sequence[Measure] = (ACCURACY, LOSS),
         private: bool = False,
+        own: int = 0,
+        send: Any = lambda peer, told, *, urgent=False: True,  # noqa: ARG005 - they are not there
     ) -> None:
         """Make the display. The first of `measures` is the main one; one that is neither accuracy nor loss falls with
         the loss.
@@ -84,25 +86,25 @@ class Made:
         self.wrong: dict[int, tuple[str, ...]] = {}
         self.began = time.monotonic()
         self.feed = Feed(lambda index: self.federation.members[index].name, texts=alarm_texts(FEATURES))
-        neighbors = self.federation.neighbors(0)
+        neighbors = self.federation.neighbors(own)
         self.pulled: set[int] = set()
         """Members that send nothing although their sessions stay open."""
         self.heard = Counter[int]()
         self.edges = {peer: SimpleNamespace(is_open=peer not in self.silent) for peer in neighbors}
         core: Any = SimpleNamespace(edges=self.edges, peers=self.edges.keys(), lifetime=SimpleNamespace(name=7))
-        status: Any = SimpleNamespace(core=core, alarms={}, privacy=lambda: self.budget(0))
-        roster = Roster(lambda: self.federation, 0)
+        status: Any = SimpleNamespace(core=core, alarms={}, privacy=lambda: self.budget(own))
+        roster = Roster(lambda: self.federation, own)
         self.hearing = Hearing(self.came)
         self.display = Display(
-            identity=identity_of(0),
+            identity=identity_of(own),
             roster=roster,
             status=status,
-            line=lambda: self.line(0),
+            line=lambda: self.line(own),
             feed=self.feed,
             measures=lambda: self.measures,
             hearing=self.hearing,
             raise_alarm=self.alarm,
-            send=lambda peer, told, *, urgent=False: True,  # noqa: ARG005 - they are not there
+            send=send,
         )
         for peer in neighbors:
             self.display.opened(peer)

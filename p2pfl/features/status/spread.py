@@ -359,8 +359,8 @@ class Roster:
                     chain.append(peer)
 
     def is_quiet(self, row: VitalsRow, now: float) -> bool:
-        """Return True if a newer row from its member is overdue, by the period that the row says. That holds only while a
-        chain of members that hear each other leads to it; what vanishes drops out of it within SILENT_S.
+        """Return True if a newer row from its member is overdue, by the period that the row says. A long one holds only
+        while a chain of members that hear each other leads there; who vanishes drops out of it within SILENT_S.
         """
         age_s, limit_s = now - row.said_at, self.quiet_after_s
         if row.source is None or row.vitals.phase in QUIET or age_s <= limit_s:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from p2pfl.crypto.identity import Identity
 from p2pfl.features.status import (
+    CALM_S,
     EDGE_BYTES_PER_S,
     HEARD_AT_ONCE,
     MESSAGE_BYTES,
@@ -142,6 +143,19 @@ def test_rows_of_hundreds_stay_within_a_few_periods():
     oldest = min(min(network.rounds_known(index).values()) for index in range(count))
     assert all(len(network.nodes[index].rows) == count for index in range(count))
     assert oldest >= 2
+
+
+def test_a_row_that_was_lost_with_its_session_comes_with_the_next_one():
+    network = path(2)
+    for index in (0, 1):
+        network.publish(index, rounds=7 + index, period_s=CALM_S)
+    network.nodes[1].closed(0)
+    network.pass_time(CALM_S // 2)
+    assert not network.nodes[0]._listeners[1].lacks, "it was sent"
+    network.nodes[0].closed(1)
+    network.join(0, 1)
+    network.pass_time(2)
+    assert network.rounds_known(1) == {0: 7, 1: 8}
 
 
 def test_a_line_that_is_not_free_is_tried_again():

@@ -18,7 +18,7 @@ import time
 from page_site import Made, identity_of
 
 from p2pfl.config import Member
-from p2pfl.features.status import MOST_LINES, MOST_POINTS, Curves, VitalsTold
+from p2pfl.features.status import CALM_S, MOST_LINES, MOST_POINTS, Curves, VitalsTold
 from p2pfl.learn import LOSS, Measure
 from p2pfl.reporting import FederationStatus, Vitals, realm_of, sign
 
@@ -97,6 +97,17 @@ def test_who_is_not_heard_of_becomes_quiet_by_itself(made, clock):
     run(made, clock, 5)
     assert not any(row.quiet for row in whole(made).members)
     assert made.feed.events[-1].kind == "back"
+
+
+def test_who_claims_a_huge_period_is_quiet_in_three_minutes_though_its_neighbors_say_they_hear_it(made, clock):
+    run(made, clock, 5)
+    roster, made.due[3] = made.display.roster, 1e9
+    claim = msgspec.structs.replace(roster.rows[3].vitals, period_s=2**53 - 1)
+    roster.note(replace(roster.rows[3], vitals=claim, said_at=clock.now))
+    run(made, clock, 3 * CALM_S + 15)
+    assert not any(row.quiet for row in whole(made).members)
+    run(made, clock, 2)
+    assert [row.quiet for row in whole(made).members] == [False, False, False, True, False]
 
 
 def test_a_member_whom_no_neighbor_hears_is_lost_as_soon_as_they_say_so(made, clock):

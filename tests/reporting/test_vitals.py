@@ -88,6 +88,7 @@ def test_any_bytes_are_a_row_or_a_fault(raw):
         {"rounds": -1},
         {"rounds": 2**53},
         {"bytes_sent": 2**53},
+        {"period_s": -1},
         {"member": -1},
         {"phase": "<script>"},
         {"phase": "x" * 33},

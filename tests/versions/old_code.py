@@ -14,6 +14,7 @@ BEFORE_RELAYS = "795d3d39949f7be1bb66f8fd23f16f33a6cf7d79"
 FIRST_RELAYS = "bacbae72613826084422d9226346ae09f3c8cce9"
 TRAINS_ON = "3a6e472e286d97066c1a6b01ef06a488cf921e76"
 ONLY_MIXES = "d845db7a9274f8e41da6d629a749815780731063"
+NEVER_CALM = "8002433a8787fd8d7a6dd554fae7287349f871f9"
 
 
 def why_not(commit: str) -> str | None:
@@ -32,7 +33,7 @@ def why_not(commit: str) -> str | None:
 def take_out(commit: str, folder: Path) -> Path:
     """Write the packages of that commit into a folder, for PYTHONPATH."""
     tar = subprocess.run(
-        ["git", "-C", ROOT, "archive", commit, "p2pfl", "topologies", ":(glob)tests/*.py"],
+        ["git", "-C", ROOT, "archive", commit, "p2pfl", "sim", "topologies", ":(glob)tests/*.py"],
         capture_output=True,
         check=True,
     ).stdout

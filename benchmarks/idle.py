@@ -47,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--topology", default="ring")
-    parser.add_argument("--seconds", type=float, default=240.0, help="counted, half a minute after the start")
+    parser.add_argument("--seconds", type=float, default=240.0, help="counted, from a minute after the start on")
     options = parser.parse_args()
     if "ALONE" not in os.environ:
         inside = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, *sys.argv]
@@ -60,7 +60,9 @@ def main() -> None:
         with subprocess.Popen(
             [*command, "launch", "ward"], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as fleet:
-            time.sleep(30.0)
+            while len(list(Path(folder).glob("ward/*/state/address.json"))) < options.nodes and fleet.poll() is None:
+                time.sleep(1.0)
+            time.sleep(60.0)
             before = carried_bytes()
             time.sleep(options.seconds)
             rate = (carried_bytes() - before) / edges / options.seconds

@@ -56,6 +56,8 @@ Intervals = Mapping[str, tuple[float, float]]
 QUIET_PERIODS = 3
 QUIET_EXTRA_S = 15.0
 """A member counts as quiet this many seconds after QUIET_PERIODS periods; they allow for network delays."""
+NOTICED_S = SILENT_S + 2.0
+"""Who vanishes is no longer heard, by the rows of its neighbors, within so many seconds: they look once a second."""
 QUIET = (*OVER, "paused")
 """The phases in which nothing is expected of a member."""
 LEAST_RATED_S = 0.5
@@ -360,12 +362,12 @@ class Roster:
 
     def is_quiet(self, row: VitalsRow, now: float) -> bool:
         """Return True if a newer row from its member is overdue, by the period that the row says. A long one holds only
-        while a chain of members that hear each other leads there; who vanishes drops out of it within SILENT_S.
+        while a chain of members that hear each other leads there; who vanishes drops out of it within NOTICED_S.
         """
         age_s, limit_s = now - row.said_at, self.quiet_after_s
         if row.source is None or row.vitals.phase in QUIET or age_s <= limit_s:
             return False
-        missed_s = now - self._reached_at.get(row.vitals.member, float("-inf")) + SILENT_S
+        missed_s = now - self._reached_at.get(row.vitals.member, float("-inf")) + NOTICED_S
         said_s = QUIET_PERIODS * min(row.vitals.period_s, CALM_S) + QUIET_EXTRA_S
         return missed_s > limit_s or age_s > max(limit_s, said_s)
 

@@ -58,6 +58,7 @@ class Host:
         """Let a second pass: sessions are open with the members `there`, and those that are `pulled` are silent."""
         self.now = now
         for index, made in self.members.items():
+            made.sent[index] += 15  # heartbeats
             made.pulled = set(made.edges if index in pulled else pulled)
             for peer, edge in made.edges.items():
                 if edge.is_open and peer not in there:

@@ -188,8 +188,7 @@ def is_among(member: int, bits: bytes) -> bool:
 
 
 def members_of(bits: bytes) -> list[int]:
-    number = int.from_bytes(bits, "little")
-    return [member for member in range(number.bit_length()) if number >> member & 1]
+    return [member for member in range(8 * len(bits)) if is_among(member, bits)]
 
 
 class MemberRow(msgspec.Struct, kw_only=True):

@@ -275,8 +275,8 @@ class VitalsSpread:
     def _is_late(self, member: int, now: float) -> bool:
         """Return True if the version before would take a calm member for quiet by its row; a newer one is due soon."""
         row, least_s, most_s = self.rows[member], period_s(len(self.rows)), CALM_S + QUIET_EXTRA_S / QUIET_PERIODS
-        is_calm = row.vitals.period_s >= CALM_S and row.vitals.phase not in QUIET
-        return is_calm and least_s < (now - row.said_at) / QUIET_PERIODS < most_s
+        may_wait = member != self.own and row.vitals.period_s >= CALM_S and row.vitals.phase not in QUIET
+        return may_wait and least_s < (now - row.said_at) / QUIET_PERIODS < most_s
 
     def _message_with(self, members: list[int], now: float) -> VitalsTold:
         rows = [self.rows[member] for member in members]

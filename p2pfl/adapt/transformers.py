@@ -13,9 +13,10 @@ import copy
 import hashlib
 import json
 import math
+import re
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +26,7 @@ import numpy as np
 import torch
 import xxhash
 from numpy.typing import NDArray
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -55,6 +56,20 @@ def checked_folder(folder: Path) -> Path:
     if not any((folder / name).is_file() for name in TOKENIZERS):
         raise UserError("there is no tokenizer", file=folder, key="model", allowed=", ".join(TOKENIZERS))
     return folder.absolute()
+
+
+NOT_ADAPTED = re.compile(r"embed|wte|wpe|lm_head")
+"""Names of tensors of embeddings and of the last layer."""
+
+
+def adapter_values(folder: Path, rank: int) -> int:
+    """Estimate how many values adapters of all linear layers but the last have, by the shapes in a model's files."""
+    values = 0
+    for file in folder.glob("*.safetensors"):
+        with suppress(SafetensorError), safe_open(file, "np") as weights:
+            shapes = [weights.get_slice(name).get_shape() for name in weights.keys() if not NOT_ADAPTED.search(name)]
+            values += rank * sum(sum(shape) for shape in shapes if len(shape) == 2)
+    return values
 
 
 FEWEST = 2

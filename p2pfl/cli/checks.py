@@ -38,6 +38,7 @@ from p2pfl.reporting.figures import (
     bearings,
     compressor_mistakes,
     count,
+    fragments_instead,
     names,
     traffic,
 )
@@ -390,6 +391,8 @@ def _traffic(inspected: Inspected) -> dict[str, Any] | None:
         channels = len(method_of(federation).channels)
     except UserError:  # the check of the method reports it
         channels = 1
+    fewer = fragments_instead(federation, shared * channels)
+    inspected.warnings += [fewer] if fewer else []
     return {
         "share": list(federation.gossip.share),
         "personal_parameters": [min(personal), max(personal)],

@@ -96,8 +96,10 @@ def new(
     With --task csv the TABLEs stay where they are: DIR gets a schema.toml for you to correct, which says how to read
     them.
     """
-    from p2pfl.config.writing import TASK_TEXT, federation_text  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.writing import TASK_TEXT, federation_text  # noqa: PLC0415 - as above
     from p2pfl.node.folders import appearing, check_result, make_node, own_graph  # noqa: PLC0415 - as above
+    from p2pfl.reporting.figures import fragments_instead  # noqa: PLC0415 - as above
 
     place = directory.absolute()
     name, rule = _name_of(place), _checked_rule(rule)
@@ -135,6 +137,8 @@ def new(
         check_result(folder)
     for part in parts:
         part.tell(directory)
+    if plan.size and (fewer := fragments_instead(load_config(directory), plan.size)):
+        click.echo(fewer, err=True)
     click.echo(f"made {directory}; next: p2pfl check {directory}", err=True)
 
 

@@ -167,6 +167,8 @@ class NewPlan:
     """The `[data]` table of each node."""
     training: Mapping[str, Any] = field(default_factory=dict)
     """Keys of `[training]` whose usual values suit the task better than the defaults."""
+    size: int = 0
+    """About how many values nodes will exchange, where that is known."""
     files: dict[str, str] = field(default_factory=dict)
     """Other files to write next to the federation file, by name."""
 

@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.aggregate import liars_of
-from p2pfl.compress import Compressor, make_compressor, require_fit, require_library, require_replicas
+from p2pfl.compress import Compressor, Fragments, make_compressor, require_fit, require_library, require_replicas
 from p2pfl.config.graph import rule_of
 from p2pfl.config.model import Edges, FederationConfig
 from p2pfl.core.messages import CHUNK_BYTES
+from p2pfl.engine.rounds import PAYLOADS
 from p2pfl.errors import UserError
 from p2pfl.reporting.alarms import ALARMS
 from p2pfl.reporting.report import Contraction, HeldAgainst, NodeReport
@@ -366,6 +367,34 @@ def traffic(federation: FederationConfig, size: int) -> dict[str, Any]:
             for (i, j), spec in federation.edge_compressors.items()
         ],
     }
+
+
+FRAGMENTS, LEAST_DEGREE, LARGE_BYTES = "fragment:2", 4, 10_000_000
+"""The compressor for models larger than that, at nodes with so many neighbors or more: see `suits_fragments`."""
+
+
+def suits_fragments(rule: str, degree: int, size: int) -> bool:
+    """Return True if replicas of models of `size` values would take most of a node's memory, and no rule mixes them."""
+    return not liars_of(rule) and degree >= LEAST_DEGREE and VALUE_BYTES * size > LARGE_BYTES
+
+
+def fragments_instead(federation: FederationConfig, size: int) -> str | None:
+    """Say what fragments would save the node with the most neighbors, and what they would cost it; None if they do not
+    suit its model of `size` values, or if it has them, or no gossip.
+    """
+    node = max((member.index for member in federation.present), key=lambda index: len(federation.neighbors(index)))
+    codecs = [make_compressor(federation.compressor_of(node, peer)) for peer in federation.neighbors(node)]
+    bare = federation.in_step_by or any(isinstance(codec, Fragments) for codec in codecs)
+    if bare or not suits_fragments(federation.gossip.rule, len(codecs), size):
+        return None
+    now = sum(codec.size_bytes(size) for codec in codecs)
+    then = len(codecs) * make_compressor(FRAGMENTS).size_bytes(size)
+    saved = 2 * VALUE_BYTES * size * len(codecs) + PAYLOADS * (now - then)
+    return (
+        f'compressor = "{FRAGMENTS}" keeps no copies of neighbors\' models: with {len(codecs)} neighbors it takes '
+        f"{saved / 1e6:,.0f} MB less memory, and sends them {then / 1e6:,.0f} MB in a round in place of "
+        f"{now / 1e6:,.0f}: docs/how-to/fewer-bytes.md#large-models"
+    )
 
 
 def sealed_bytes(payload: int) -> int:

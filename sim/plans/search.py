@@ -18,6 +18,7 @@ from statistics import fmean
 
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.learn.metrics import LOSS, Measure
+from p2pfl.reporting.figures import FRAGMENTS
 from p2pfl.reporting.measures import merit, value_of
 from p2pfl.reporting.report import Report
 from sim.plans.systems import DAY_S, PlannedSystem, PlanWishes, Tell, check_wishes, find_graphs, systems
@@ -215,7 +216,7 @@ class PlanSearch:
 
     def ranking(self) -> tuple[SystemStanding, ...]:
         """Rank the systems with all results of the latest look in which there are some to compare: what breaks no wish
-        first, then by the worst node in the worst condition; ties by bytes.
+        first, then by the worst node in the worst condition; ties by memory, where models are large, then by bytes.
         """
         done = {look: self.complete(look) for look in reversed(self.looks)}
         look = max(done, key=lambda look: min(FINALISTS, len(done[look])), default=None)
@@ -225,7 +226,8 @@ class PlanSearch:
             rounded = float(f"{standing.worst:.{DIGITS}g}")
             score, exactly = (merit(value, self.measure)[1] for value in (rounded, standing.worst))
             bears = standing.system.guaranteed[1] >= self.wishes.liars
-            return (over, not bears, -score, standing.bytes_per_day, -exactly)
+            whole = standing.system.compressor != FRAGMENTS  # which there are only for models that memory is short for
+            return (over, not bears, -score, whole, standing.bytes_per_day, -exactly)
 
         return () if look is None else tuple(sorted((self.standing(system, look) for system in done[look]), key=key))
 

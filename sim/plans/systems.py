@@ -21,7 +21,8 @@ from p2pfl.aggregate import Advice, advice, liars_of
 from p2pfl.config.load import load_config
 from p2pfl.config.model import FederationConfig, TrainingConfig, usual_method
 from p2pfl.errors import UserError
-from p2pfl.learn.task import leaves_few_classes
+from p2pfl.learn.task import Task, leaves_few_classes
+from p2pfl.reporting.figures import FRAGMENTS, suits_fragments
 from sim.federations import MANY_NODES, PARTITION
 from topologies.design import design
 from topologies.design.candidates import Goal
@@ -69,6 +70,16 @@ class PlanWishes:
     def full(self) -> int | None:
         """The number of rounds to learn for; None if the federation ends by something else."""
         return self.rounds or (TrainingConfig() if self.base is None else self.base.training).rounds
+
+    @cached_property
+    def size(self) -> int:
+        """The number of values that nodes exchange of a torch model; 0 of any other, and of the digits: they are few."""
+        from p2pfl.learn.load import load_task  # noqa: PLC0415 - imports torch
+        from p2pfl.learn.tensors import FlatModule  # noqa: PLC0415 - as above
+
+        base = self.base
+        task = None if base is None else load_task(base.task, base.path.parent, file=base.path)
+        return FlatModule(task.model(), task.name, base.gossip.patterns).size if base and isinstance(task, Task) else 0
 
     @property
     def seed(self) -> int:
@@ -198,10 +209,11 @@ def systems(wishes: PlanWishes, graphs: Sequence[PlannedGraph]) -> list[PlannedS
     rules = [*(f"{name}:b={wishes.liars}" for name in robust), MEAN]
     compressors = list(dict.fromkeys([*(FRUGAL if wishes.bytes_per_day else ()), *COMPRESSORS]))
     made = []
-    for (i, graph), (j, rule), (k, compressor) in product(*map(enumerate, (graphs, rules, compressors))):
-        usual = usual_method(rule)
+    for (i, graph), (j, rule) in product(enumerate(graphs), enumerate(rules)):
+        usual, lean = usual_method(rule), not wishes.bytes_per_day and suits_fragments(rule, graph.degree, wishes.size)
         methods = [MOMENTUM, usual] if wishes.liars else [usual, MOMENTUM]
-        for m, method in enumerate(dict.fromkeys([*methods, *([TRACKING] if rule == MEAN else [])])):
+        methods = list(dict.fromkeys([*methods, *([TRACKING] if rule == MEAN else [])]))
+        for (k, compressor), (m, method) in product(enumerate([FRAGMENTS] * lean + compressors), enumerate(methods)):
             changes = sum(index > 0 for index in (i, j, k, m))
             made.append(PlannedSystem(graph=graph, rule=rule, compressor=compressor, method=method, changes=changes))
     return sorted(made, key=lambda system: -system.changes)[::-1]

@@ -17,8 +17,9 @@ TRAINING = {"optimizer": "adamw", "learning_rate": 0.002, "method": "plain"}
 """Better for adapters than the defaults. `variate` would steer by steps of AdamW, which are much larger than the
 gradients that it corrects: nodes would hardly learn.
 """
+RANK = 8
 KEYS = (
-    "rank = 8  # of the adapters: the larger, the more they can learn, and the longer a message",
+    f"rank = {RANK}  # of the adapters: the larger, the more they can learn, and the longer a message",
     "alpha = 16  # scale of the adapters: they count alpha / rank",
     "block = 128  # tokens in a row",
     "# dropout = 0.0  # of the adapters",
@@ -59,7 +60,7 @@ class TextsOptions(NewOptions):
         for key, value in (("--model", model), ("--data", data)):
             if value is None:
                 raise UserError("is missing", key=key, allowed=f"--task lora with {key} DIR")
-        from p2pfl.adapt.transformers import checked_folder, texts_in  # noqa: PLC0415 - `--help` stays instant
+        from p2pfl.adapt.transformers import adapter_values, checked_folder, texts_in  # noqa: PLC0415 - `--help` stays instant
 
         folder, texts = checked_folder(model), _texts(data)
         if len(texts) < 2:
@@ -76,7 +77,7 @@ class TextsOptions(NewOptions):
         plan.nodes = names
         plan.data = {name: {"path": str(path)} for name, path in zip(names, texts, strict=True)}
         plan.task_keys = "\n".join((f"model = {toml_value(str(folder))}", *KEYS)) + "\n"
-        plan.training = TRAINING
+        plan.training, plan.size = TRAINING, adapter_values(folder, RANK)
 
 
 def _texts(data: Path) -> list[Path]:

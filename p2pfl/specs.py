@@ -82,9 +82,7 @@ def number(least: float, most: float = math.inf, *, above: bool = False, below: 
     bounds = Bounds(least, most, above, below)
 
     def read(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > SAFE:
-            raise ValueError
-        if not bounds.hold(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > SAFE or not bounds.hold(value):
             raise ValueError
         return float(value)
 

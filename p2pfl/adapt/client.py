@@ -1,10 +1,7 @@
 """Code that trains and tests a list of arrays by itself: arrays and a round's number in, arrays and figures out.
 
-A list of numpy arrays as one float32 vector (d,), and back.
-
-Floating-point arrays are shared. Integer and boolean ones, such as BatchNorm's counters, stay on the node.
-
-Steps of code that shows no gradient, with a learning method all the same.
+Arrays of floating-point numbers are one float32 vector (d,), which is shared. Integer and boolean ones, such as
+BatchNorm's counters, stay on the node.
 
 A step maps the model w to another one. (w - step(w)) / rate stands for its gradient, and the method corrects that. So
 what a method removes is a bias of federated learning between such steps. A bias inside a step remains, as in SCAFFOLD
@@ -224,10 +221,7 @@ LOSSES = ("train_loss", "train-loss", "loss")
 
 
 class ClientLearner:
-    """The learner of one node, which `make` gives its client.
-
-    Arrays that are not of floating-point numbers stay on the node. A local round is one `fit`.
-    """
+    """The learner of one node, which `make` gives its client."""
 
     personal = 0
     round_is = "one fit"

@@ -58,16 +58,13 @@ def checked_folder(folder: Path) -> Path:
     return folder.absolute()
 
 
-NOT_ADAPTED = re.compile(r"embed|wte|wpe|lm_head")
-"""Names of tensors of embeddings and of the last layer."""
-
-
 def adapter_values(folder: Path, rank: int) -> int:
     """Estimate how many values adapters of all linear layers but the last have, by the shapes in a model's files."""
     values = 0
     for file in folder.glob("*.safetensors"):
         with suppress(SafetensorError), safe_open(file, "np") as weights:
-            shapes = [weights.get_slice(name).get_shape() for name in weights.keys() if not NOT_ADAPTED.search(name)]
+            names = [name for name in weights.keys() if not re.search("embed|wte|wpe|lm_head", name)]  # noqa: SIM118
+            shapes = [weights.get_slice(name).get_shape() for name in names]
             values += rank * sum(sum(shape) for shape in shapes if len(shape) == 2)
     return values
 
@@ -209,8 +206,6 @@ def task(
     is missing, or the adapters match none of its modules.
     """
     needed("transformers", EXTRA, "transformers")
-    if peft is not None:
-        needed("peft", EXTRA, "peft")
     adapted = Adapted(folder=checked_folder(Path(model)), peft=peft, checkpointing=checkpointing)
     return adapted.task(block, None if test is None else Path(test))
 

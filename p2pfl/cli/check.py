@@ -98,7 +98,13 @@ def _survey(inspected: Inspected, checks: Sequence[Check], mixing: MixingCheck) 
     names = {member.index: member.name for member in federation.members}
     memory = {names[index]: needs for index, needs in sorted(inspected.memory.items())}
     return {
-        "federation": _head(federation),
+        "federation": {
+            "name": federation.name,
+            "file": str(federation.path),
+            "id": federation_id(federation).hex(),
+            "task": federation.task.name,
+            "members_version": None if federation.edition is None else federation.edition.version,
+        },
         "members": [
             _member_row(federation, member, inspected) | {"liars_borne": borne[member.index].borne if borne else None}
             for member in federation.members
@@ -108,17 +114,6 @@ def _survey(inspected: Inspected, checks: Sequence[Check], mixing: MixingCheck) 
         "rule": mixing.rule,
         "traffic": mixing.traffic,
         **{section.part: section.told() for section in checks if section.part},
-    }
-
-
-def _head(federation: FederationConfig) -> dict[str, Any]:
-    edition = federation.edition
-    return {
-        "name": federation.name,
-        "file": str(federation.path),
-        "id": federation_id(federation).hex(),
-        "task": federation.task.name,
-        "members_version": None if edition is None else edition.version,
     }
 
 

@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -20,11 +20,9 @@ from p2pfl.learn.table.csv_task import onnx_file, table_model, xgboost_file
 from p2pfl.node.folders import appearing
 from p2pfl.node.outcomes import Learned, read_learned
 from p2pfl.plugins import software
+from p2pfl.reporting.plot import check_target
 from p2pfl.reporting.report import SCORE
 from p2pfl.storage.disk import replace_file
-
-if TYPE_CHECKING:
-    pass
 
 SOFTWARE = f"p2pfl {software()}"
 STDOUT = Path("-")
@@ -176,10 +174,7 @@ def _one_by_one(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_free(output: Path, *, force: bool) -> None:
-    if output.is_dir():
-        raise UserError("this is a folder", key="--output", value=str(output), allowed="a file")
-    if not output.parent.is_dir():
-        raise UserError("no such folder", key="--output", value=str(output.parent), allowed="a folder that exists")
+    check_target(output, key="--output")
     if output.exists() and not force:
         raise UserError("already exists", key="--output", value=str(output), allowed="a new file, or --force")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from p2pfl.aggregate import Likeness, Neighborhood, Rule
+from p2pfl.aggregate import Likeness, Neighborhood, Rule, liars_of
 from p2pfl.core.events import Mix
 from p2pfl.engine.state import TILE, Bodies, Codecs, EdgeState, NodeState, square_of, tiles, works_in_tiles, zeros
 from p2pfl.learn.interface import Vector
@@ -55,6 +55,14 @@ def memory_plan(state: NodeState, codecs: Codecs, method: Method) -> MemoryPlan:
         round=model * (1 + len(method.given) * overrides(method, "gradient") + len(method.kept))
         + (2 * channels - model) * more,
     )
+
+
+FRAGMENTS, LEAST_DEGREE, LARGE_BYTES = "fragment:2", 4, 10_000_000
+
+
+def suits_fragments(rule: str, degree: int, size: int) -> bool:
+    """Return True if most of a node's memory would be replicas, of models of `size` values, that no rule mixes."""
+    return not liars_of(rule) and degree >= LEAST_DEGREE and 4 * size > LARGE_BYTES
 
 
 LEAST_MOVE = 0.1

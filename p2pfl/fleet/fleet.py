@@ -250,10 +250,6 @@ class Fleet:
             child.let_go()
         asyncio.get_running_loop().call_later(PATIENCE_S, self._end)
 
-    def _is_stopping(self) -> bool:
-        """Return True if the fleet is stopping; a method, because it may change during each wait."""
-        return self.stopping
-
     def _end(self) -> None:
         """End the children. A child that waits for a disk has unsaved state, so it is checked again later."""
         self._signal(signal.SIGKILL, [child for child in self.children if not child.waits_for_disk])
@@ -299,7 +295,7 @@ class Fleet:
         return [*command, "--format", "json", "--launched"]
 
     async def _follow(self, child: Child, process: Process | ForkedProcess) -> None:
-        if self._is_stopping():
+        if self.stopping:
             child.let_go()
         await self._listen(child, process)
         child.exit_code = await process.wait()

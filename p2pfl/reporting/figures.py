@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from p2pfl.compress import Compressor, Fragments, make_compressor, require_fit, 
 from p2pfl.config.graph import rule_of
 from p2pfl.config.model import Edges, FederationConfig
 from p2pfl.core.messages import CHUNK_BYTES
-from p2pfl.engine.rounds import PAYLOADS
+from p2pfl.engine.rounds import FRAGMENTS, PAYLOADS, suits_fragments
 from p2pfl.errors import UserError
 from p2pfl.reporting.alarms import ALARMS
 from p2pfl.reporting.report import Contraction, HeldAgainst, NodeReport
@@ -303,8 +303,9 @@ def compressor_mistakes(federation: FederationConfig, size: int | None = None) -
     """Return the mistakes in the common compressor and in those for single edges, for models of `size` values if the
     size is known.
     """
-    mistakes = []
-    for key, spec in _named(federation):
+    mistakes, named = [], {"gossip.compressor": federation.gossip.compressor}
+    named |= {f"edge[{place}].compressor": spec for place, spec in enumerate(federation.edge_compressors.values())}
+    for key, spec in named.items():
         try:
             compressor = make_compressor(spec)
             require_library(compressor)
@@ -316,12 +317,6 @@ def compressor_mistakes(federation: FederationConfig, size: int | None = None) -
             error.file, error.key = str(federation.path), key
             mistakes.append(error)
     return mistakes
-
-
-def _named(federation: FederationConfig) -> Iterator[tuple[str, str]]:
-    yield "gossip.compressor", federation.gossip.compressor
-    for place, spec in enumerate(federation.edge_compressors.values()):
-        yield f"edge[{place}].compressor", spec
 
 
 def compressor_figures(compressor: Compressor, size: int) -> dict[str, Any]:
@@ -369,31 +364,20 @@ def traffic(federation: FederationConfig, size: int) -> dict[str, Any]:
     }
 
 
-FRAGMENTS, LEAST_DEGREE, LARGE_BYTES = "fragment:2", 4, 10_000_000
-"""The compressor for models larger than that, at nodes with so many neighbors or more: see `suits_fragments`."""
-
-
-def suits_fragments(rule: str, degree: int, size: int) -> bool:
-    """Return True if replicas of models of `size` values would take most of a node's memory, and no rule mixes them."""
-    return not liars_of(rule) and degree >= LEAST_DEGREE and VALUE_BYTES * size > LARGE_BYTES
-
-
 def fragments_instead(federation: FederationConfig, size: int) -> str | None:
-    """Say what fragments would save the node with the most neighbors, and what they would cost it; None if they do not
-    suit its model of `size` values, or if it has them, or no gossip.
-    """
+    """Say what fragments would save the node with the most neighbors, and what it would send; None if none suit."""
     node = max((member.index for member in federation.present), key=lambda index: len(federation.neighbors(index)))
     codecs = [make_compressor(federation.compressor_of(node, peer)) for peer in federation.neighbors(node)]
-    bare = federation.in_step_by or any(isinstance(codec, Fragments) for codec in codecs)
-    if bare or not suits_fragments(federation.gossip.rule, len(codecs), size):
+    has_none = federation.in_step_by or any(isinstance(codec, Fragments) for codec in codecs)
+    if has_none or not suits_fragments(federation.gossip.rule, len(codecs), size):
         return None
     now = sum(codec.size_bytes(size) for codec in codecs)
     then = len(codecs) * make_compressor(FRAGMENTS).size_bytes(size)
-    saved = 2 * VALUE_BYTES * size * len(codecs) + PAYLOADS * (now - then)
+    memory = 2 * VALUE_BYTES * size * len(codecs) + PAYLOADS * (now - then)
+    saved, sends, sent = (f"{size_bytes / 1e6:,.0f} MB" for size_bytes in (memory, then, now))
     return (
-        f'compressor = "{FRAGMENTS}" keeps no copies of neighbors\' models: with {len(codecs)} neighbors it takes '
-        f"{saved / 1e6:,.0f} MB less memory, and sends them {then / 1e6:,.0f} MB in a round in place of "
-        f"{now / 1e6:,.0f}: docs/how-to/fewer-bytes.md#large-models"
+        f'compressor = "{FRAGMENTS}" keeps no copies of {len(codecs)} neighbors\' models: {saved} less memory, and {sends} '
+        f"sent to them in a round in place of {sent}: docs/how-to/fewer-bytes.md#large-models"
     )
 
 

@@ -16,9 +16,9 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean
 
+from p2pfl.engine.rounds import FRAGMENTS
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.learn.metrics import LOSS, Measure
-from p2pfl.reporting.figures import FRAGMENTS
 from p2pfl.reporting.measures import merit, value_of
 from p2pfl.reporting.report import Report
 from sim.plans.systems import DAY_S, PlannedSystem, PlanWishes, Tell, check_wishes, find_graphs, systems

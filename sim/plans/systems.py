@@ -20,9 +20,9 @@ from pathlib import Path
 from p2pfl.aggregate import Advice, advice, liars_of
 from p2pfl.config.load import load_config
 from p2pfl.config.model import FederationConfig, TrainingConfig, usual_method
+from p2pfl.engine.rounds import FRAGMENTS, suits_fragments
 from p2pfl.errors import UserError
 from p2pfl.learn.task import Task, leaves_few_classes
-from p2pfl.reporting.figures import FRAGMENTS, suits_fragments
 from sim.federations import MANY_NODES, PARTITION
 from topologies.design import design
 from topologies.design.candidates import Goal
@@ -73,7 +73,7 @@ class PlanWishes:
 
     @cached_property
     def size(self) -> int:
-        """The number of values that nodes exchange of a torch model; 0 of any other, and of the digits: they are few."""
+        """The number of values that nodes exchange of a torch model; 0 of others, and of the digits: they are small."""
         from p2pfl.learn.load import load_task  # noqa: PLC0415 - imports torch
         from p2pfl.learn.tensors import FlatModule  # noqa: PLC0415 - as above
 

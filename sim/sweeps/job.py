@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 from p2pfl.config.load import NODE_FILE_NAME, federation_file
 from p2pfl.config.model import GOSSIP, TRAINING, FederationConfig, GossipConfig, TrainingConfig
-from p2pfl.config.tables import Kinds, choice, read_document, text
+from p2pfl.config.tables import Kinds, choice, flag, read_document, text
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.learn.task import parse_partition
 from p2pfl.reporting.report import Report
@@ -29,7 +29,7 @@ from p2pfl.specs import whole
 from sim.attacks import ALLOWED_ATTACKS, file_of
 from sim.federations import describe, own_tables, refuse_broken
 from sim.progress import how_it_died, silent
-from sim.worlds.model import LiarSpec, WorldSpec, flag
+from sim.worlds.model import LiarSpec, WorldSpec
 from sim.worlds.settling import check_world
 from sim.worlds.world import read_world
 from topologies.errors import TopologyError

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.tables import Mistakes, or_none, text
+from p2pfl.config.tables import Mistakes, flag, or_none, text
 from p2pfl.specs import Kind, number, whole
 from sim.attacks import ALLOWED_ATTACKS, parse_attack
 
@@ -219,15 +219,6 @@ def seconds(least: float = 0.0) -> Kind:
 
 def probability() -> Kind:
     return Kind("a probability, from 0 to 1", number(0, 1).read)
-
-
-def flag() -> Kind:
-    def read(value: Any) -> bool:
-        if not isinstance(value, bool):
-            raise ValueError  # noqa: TRY004 - a reader has one way to refuse
-        return value
-
-    return Kind("true or false", read)
 
 
 def spread(least: float, most: float) -> Kind:

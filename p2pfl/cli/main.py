@@ -56,6 +56,7 @@ EXTRAS: Mapping[str, str] = {
     "zeroconf": "lan",
     "onnx": "onnx",
 }
+LAUNCHING = ("demo", "launch")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """The error numbers of a disk that accepts no more data, which is neither the user's mistake nor a bug."""
 
@@ -83,6 +84,16 @@ class MainCommands(Named):
         for name, command in own_commands().items():
             groups[command.group][name] = command.line
         return groups
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, whose import takes a while: what launched nodes will import is imported beside it."""
+        if args[0] in LAUNCHING and not ctx.resilient_parsing and not {"-h", "--help"}.intersection(args):
+            from p2pfl.fleet import early_server  # noqa: PLC0415 - of use to these commands alone
+
+            ctx.with_resource(early_server(args))
+        return super().resolve_command(ctx, args)
 
     def find(self, name: str) -> Any:
         return (own_commands().get(name) or _joined()[name]).load()

@@ -14,13 +14,16 @@ from p2pfl.node.learner_runner import OnRound
 from p2pfl.node.shutdown import shutdown_on_request
 from p2pfl.reporting.status import NodeLine, NodeResult
 
+ARRIVE, PREPARE = (tuple(import_declared(what)) for what in ("ARRIVE", "PREPARE"))
+"""Imported with this module, so that nodes that share its import share theirs."""
+
 
 def arrived(federation: FederationConfig, name: str, config: Path | None = None) -> FederationConfig:
     """Return the federation with which the node starts; features may know a newer one, or wait for it.
 
     Raises UserError: a file is wrong.
     """
-    for arrive in import_declared("ARRIVE"):
+    for arrive in ARRIVE:
         federation = arrive(federation, name, config)
     return federation
 
@@ -30,7 +33,7 @@ def prepared(federation: FederationConfig, node: NodeConfig, *, launched: bool) 
 
     Raises UserError: a feature can never get what it needs.
     """
-    return all(prepare(federation, node, launched=launched) for prepare in import_declared("PREPARE"))
+    return all(prepare(federation, node, launched=launched) for prepare in PREPARE)
 
 
 async def run_node(

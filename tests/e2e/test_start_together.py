@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from p2pfl.fleet import SHARED, SHARED_WITH_TORCH
 
 sys.path.insert(0, str(Path(__file__).parent))
 from real_field import Field, commands, wait_for
@@ -156,6 +160,50 @@ def test_a_server_leaves_when_its_launcher_is_killed_while_it_imports(launch, wa
     process.communicate()
     wait_for(lambda: is_gone(server), "its end")
     assert of(ward) == {}
+
+
+@pytest.mark.parametrize(("how", "code"), [("refused", 2), ("interrupted", 130)])
+def test_a_server_that_still_imports_does_not_outlive_a_launch_that_ends_before_a_node(inject, launch, ward, how, code):
+    inject(f"Path = __import__('pathlib').Path; Path({str(ward)!r}, 'server').touch(); time.sleep(1000)")
+    if how == "refused":
+        (ward / "node0" / "node.key").unlink()
+    process = launch()
+    if how == "interrupted":
+        wait_for((ward / "server").exists, "the server")
+        process.send_signal(signal.SIGINT)
+    ended, out, err = done(process)  # a server would hold the other ends
+    assert (ended, out, "Traceback" in err, of(ward)) == (code, "", False, {})
+    assert "error: " in err or how == "interrupted"
+
+
+SERVED = """
+import sys, p2pfl.fleet
+from p2pfl.cli.main import main
+slow = lambda: sorted({"numpy", "p2pfl.cli.launch"}.intersection(sys.modules))
+p2pfl.fleet.serve = lambda modules: sys.exit(f"serves {modules} {slow()}")
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "first", "torch"),
+    [
+        (["demo"], True, True),
+        (["demo", "-h"], False, False),
+        (["launch", "{ward}"], True, True),
+        (["launch", "{ward}/federation.toml", "--references"], True, False),
+        (["launch", "nowhere"], False, False),
+    ],
+)
+def test_the_server_begins_before_the_launcher_imports_anything_slow(ward, words, first, torch):
+    """By what the file says: a `quadratic` task needs no torch."""
+    if "--references" in words:
+        file = ward / "federation.toml"
+        file.write_text(file.read_text().replace("task.py:task", "quadratic"))
+    command = [sys.executable, "-c", SERVED, *(word.format(ward=ward) for word in words)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+    modules = [*SHARED, *(SHARED_WITH_TORCH if torch else ())]
+    assert ended.stderr == f"serves {modules} []\n" if first else not ended.stderr.startswith("serves"), ended.stderr
 
 
 @pytest.mark.long

@@ -9,7 +9,6 @@ import signal
 import sys
 from multiprocessing import forkserver
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -186,7 +185,7 @@ async def test_a_process_whose_server_is_gone_still_has_its_own_exit_code(place,
 async def test_a_server_that_does_not_answer_is_ended_and_nodes_are_started_by_themselves(
     place, starter, caplog, monkeypatch
 ):
-    monkeypatch.setattr("p2pfl.fleet.fleet.READY_S", 0.5)
+    monkeypatch.setattr("p2pfl.fleet.READY_S", 0.5)
     await works(await starter("slow").start(WORKING, place / "log", shared=True))
     assert "has not answered for 0.5 s" in caplog.text
 
@@ -223,7 +222,7 @@ def test_where_a_driver_may_be_at_work_nothing_is_forked(tmp_path, monkeypatch):
     built = tmp_path / "torch" / "version.py"
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("p2pfl.fleet.fleet.ACCELERATORS", {"cuda": (str(tmp_path / "nvidia"),)})
+    monkeypatch.setattr("p2pfl.fleet.ACCELERATORS", {"cuda": (str(tmp_path / "nvidia"),)})
     for text, said in (("cuda = '13.0'", "nvidia"), ("cuda = None", None)):
         built.write_text(text)
         assert said in why_not() if said else why_not() is None
@@ -239,6 +238,5 @@ def test_where_a_driver_may_be_at_work_nothing_is_forked(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("missing", "expected"), [("", (*SHARED, *SHARED_WITH_TORCH)), ("torch", SHARED)])
 def test_nodes_share_torch_if_it_is_there(monkeypatch, missing, expected):
     """A server that failed to import would leave each node to start alone."""
-    federation = SimpleNamespace(task=SimpleNamespace(name="digits"), grows_trees=False)
-    monkeypatch.setattr("p2pfl.fleet.fleet.find_spec", lambda name: None if name == missing else name)
-    assert shared_modules(federation) == [*expected]
+    monkeypatch.setattr("p2pfl.fleet.find_spec", lambda name: None if name == missing else name)
+    assert shared_modules(torch=True) == [*expected]

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,9 @@ def check(federation: Path, form: Form, *, in_full: bool) -> int:
     inspected: Inspected | None = None
     if described is not None:
         inspected = Inspected(compacted(described), mistakes, warnings)
-        checks = [*checks_of(mixing := MixingCheck()), *(_joined_checks(ENTRY_POINTS) if in_full else ())]
+        counted = form == "table" and not in_full and find_spec("torch") is not None
+        joined = _joined_checks(ENTRY_POINTS) if in_full else ()
+        checks = [*checks_of(mixing := MixingCheck(), counted=counted), *joined]
         report = _survey(inspected, checks, mixing)
     rows = [{key: getattr(mistake, key) for key in OF_A_MISTAKE} for mistake in mistakes[:MOST_MISTAKES]]
     report |= {"warnings": warnings, "mistakes": rows}
@@ -189,7 +192,8 @@ def _memory(report: Mapping[str, Any]) -> str | None:
     named = sorted(largest.items(), key=lambda part: -part[1])
     parts = ", ".join(f"{name} {size(needed)}" for name, needed in named[:PARTS_NAMED])
     whole = size(sum(largest.values()))
-    return f"estimate: up to {whole} a node ({parts}), and what the model computes on the way"
+    program = "" if "program" in largest else "the program, which --all measures, and "
+    return f"estimate: {program}up to {whole} a node ({parts}), and what the model computes on the way"
 
 
 def _sent(report: Mapping[str, Any], federation: FederationConfig) -> str | None:

@@ -25,6 +25,7 @@ from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.features import import_declared
 from p2pfl.learn.figures import about_lone_classes, own_classes, unscaled
+from p2pfl.learn.load import CountedLearner
 from p2pfl.learn.methods import method_of
 from p2pfl.learn.table.rows import mistakes_of
 from p2pfl.learn.task import leaves_few_classes
@@ -57,9 +58,9 @@ NEAREST_DECIDE = ("cs+", "hampel")
 ROBUST = " What robust means: docs/how-to/which-graph.md"
 
 
-def checks_of(mixing: MixingCheck) -> list[Check]:
-    """Return all checks, in order; `mixing` comes last."""
-    return [FolderCheck(), LearnerCheck(), *(kind() for kind in import_declared("CHECKS")), mixing]
+def checks_of(mixing: MixingCheck, *, counted: bool = False) -> list[Check]:
+    """Return all checks, in order; `mixing` comes last. With `counted`, models of built-in tasks are not built."""
+    return [FolderCheck(), LearnerCheck(counted=counted), *(kind() for kind in import_declared("CHECKS")), mixing]
 
 
 class FolderCheck(Check):
@@ -72,9 +73,12 @@ class FolderCheck(Check):
 
 
 class LearnerCheck(Check):
+    def __init__(self, *, counted: bool) -> None:
+        self._counted = counted
+
     def of_learners(self, inspected: Inspected) -> None:
         """Load the learners, for the checks that follow, and look at their data, method and needs."""
-        _load_learners(inspected)
+        _load_learners(inspected, counted=self._counted)
         _warn_of_addresses(inspected)
         _warn_of_data(inspected)
         _look_for_room(inspected)
@@ -151,11 +155,11 @@ def _look_at_key(inspected: Inspected, member: Member, node: NodeConfig) -> None
         inspected.mistakes.append(UserError(text, file=node.key_file, key="public key", value=shown, allowed=allowed))
 
 
-def _load_learners(inspected: Inspected) -> None:
+def _load_learners(inspected: Inspected, *, counted: bool) -> None:
     """Load the learners of the nodes whose folders are here."""
     for index in sorted(inspected.here.keys() - inspected.unusable):
         try:
-            inspected.learners[index] = load_learner(inspected.federation, inspected.here[index])
+            inspected.learners[index] = load_learner(inspected.federation, inspected.here[index], counted=counted)
         except UserError as error:
             inspected.mistakes.extend(mistakes_of(error))
             if not (error.key or "").startswith("data"):
@@ -198,7 +202,8 @@ def _warn_of_data(inspected: Inspected) -> None:
 def _look_for_room(inspected: Inspected) -> None:
     """Check that disks and memory have room for the nodes that are here."""
     federation = inspected.federation
-    program = program_bytes(inspected.learners.values())
+    is_counted = any(isinstance(learner, CountedLearner) for learner in inspected.learners.values())
+    program = None if is_counted else program_bytes(inspected.learners.values())
     for index in sorted(inspected.here.keys() & inspected.learners.keys()):
         node, learner = inspected.here[index], inspected.learners[index]
         peers = federation.neighbors(index)

@@ -8,33 +8,21 @@ one thread, and it imports no user code. It begins before the launcher's own imp
 
 from __future__ import annotations
 
-import asyncio
-import ctypes
-import gc
-import logging
 import os
 import re
 import runpy
 import signal
 import sys
-import time
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from io import FileIO, TextIOWrapper
-from multiprocessing import forkserver, get_context
-from multiprocessing.connection import Connection
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
-log = logging.getLogger("p2pfl")
-
-LINE_LIMIT = 1 << 20
-SHARED = ("click", "numpy.ma", "numpy.random", "encodings.idna", "p2pfl.config.load", "p2pfl.fleet.process")
+SHARED = ("click", "numpy.ma", "numpy.random", "encodings.idna", "p2pfl.fleet.fleet", "p2pfl.fleet.process")
 """The modules that every node imports. `p2pfl.cli.run` makes a thread, which would not survive a fork."""
 SHARED_WITH_TORCH = ("p2pfl.learn.trainer", "p2pfl.learn.digits")
 TORCHLESS = re.compile(r'^\s*(name\s*=\s*"quadratic"|model\s*=\s*"trees")', re.MULTILINE)
@@ -46,11 +34,6 @@ ACCELERATORS = {
     "xpu": ("/dev/dri", "/dev/dxg"),
 }
 """The kinds of accelerators, as named in `torch.version`, and the files that show that the machine has one."""
-READY_S, ANSWER_S = 300.0, 60.0
-"""The time in which the server must have imported everything, and afterwards have started a process."""
-PR_SET_CHILD_SUBREAPER = 36
-NO_ANSWER = 255
-"""The exit code that `multiprocessing` says of a process whose server is gone."""
 
 
 def why_not() -> str | None:
@@ -126,150 +109,3 @@ def end_server() -> None:
 
 def _of_server(name: str) -> Any:
     return getattr(getattr(forkserver, "_forkserver", None), name, None)
-
-
-class ForkedProcess:
-    """A forked process, with as much of the interface of `asyncio.subprocess.Process` as a launcher needs."""
-
-    def __init__(self, process: ForkServerProcess, stdin: FileIO, stdout: asyncio.StreamReader, run: Starter) -> None:
-        self.pid, self.stdin, self.stdout = process.pid or 0, stdin, stdout
-        self.returncode: int | None = None
-        self._process, self._starter = process, run
-
-    def send_signal(self, number: int) -> None:
-        """Send a signal. Raises ProcessLookupError: it has just ended."""
-        if self.returncode is None:
-            os.kill(self.pid, number)
-
-    async def wait(self) -> int:
-        """Wait for the exit code, which is negative for a signal. Call this once, preferably when stdout has ended."""
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._process.sentinel, ended.set)
-        await ended.wait()
-        loop.remove_reader(self._process.sentinel)
-        await loop.run_in_executor(self._starter.thread, self._process.join)
-        self.returncode = self._process.exitcode or 0
-        if self.returncode == NO_ANSWER:  # or it is the process's own, and then the server has heard of its end
-            self.returncode = await loop.run_in_executor(None, self._code_of_ours)
-        self.stdin.close()
-        return self.returncode
-
-    def _code_of_ours(self) -> int:
-        """Return the exit code of a process whose server died: it becomes ours after the server's files are closed."""
-        for _ in range(500):
-            with suppress(ChildProcessError):
-                return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-            if not Path(f"/proc/{self.pid}").exists():
-                break
-            time.sleep(0.01)
-        return NO_ANSWER
-
-
-class Starter:
-    """Starts processes whose arguments begin with `-m`, one at a time. Those that share an import are forked."""
-
-    def __init__(self, modules: Sequence[str]) -> None:
-        self.modules = list(modules)
-        self.thread = ThreadPoolExecutor(1)
-        """All dealings with `multiprocessing`, whose bookkeeping knows one thread."""
-        self._may_fork = why_not() is None
-        if self._may_fork:  # if the server dies, its processes become ours, with their exit codes
-            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self._is_waiting = self._has_given_up = self._has_forked = False
-
-    def give_up(self) -> None:
-        """Start no more processes, and do not wait for an import."""
-        self._has_given_up = True
-        if self._is_waiting:
-            end_server()
-
-    async def start(self, arguments: Sequence[str], log_path: Path, *, shared: bool) -> Process | ForkedProcess | None:
-        """Start `python ARGUMENTS`; without `shared`, or where that fails, as a process that shares nothing.
-
-        Return None after `give_up`.
-        """
-        with log_path.open("ab") as stderr:
-            if shared and self._may_fork:
-                try:
-                    return await self._fork(arguments, stderr.fileno())
-                except (OSError, EOFError) as error:
-                    self._may_fork = False
-                    if not self._has_given_up:
-                        log.warning("the nodes cannot share one import (%r): each is started separately", error)
-            if self._has_given_up:
-                return None
-            return await asyncio.create_subprocess_exec(
-                sys.executable,
-                *arguments,
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=stderr,
-                start_new_session=True,
-                limit=LINE_LIMIT,
-            )
-
-    async def _fork(self, arguments: Sequence[str], stderr: int) -> ForkedProcess:
-        """Raises OSError or EOFError: the server died, or did not answer. What it started ends, as its stdin does."""
-        context, loop = get_context("forkserver"), asyncio.get_running_loop()
-        their_stdin, stdin = context.Pipe(duplex=False)
-        stdout, their_stdout = context.Pipe(duplex=False)
-        theirs = their_stdin, their_stdout, Connection(os.dup(stderr))
-        process = context.Process(target=become, args=(list(arguments), theirs, dict(os.environ)))
-        limit_s, self._is_waiting = ANSWER_S if self._has_forked else READY_S, True
-        started = loop.run_in_executor(self.thread, serve, self.modules, process)
-        try:
-            done, _ = await asyncio.wait([started], timeout=limit_s)
-            if not done:
-                end_server()
-                await asyncio.wait([started])
-            await started
-        except (OSError, EOFError) as error:
-            stdin.close()
-            stdout.close()
-            raise error if done else TimeoutError(f"it has not answered for {limit_s:g} s") from error
-        finally:
-            self._is_waiting = False
-            for end in theirs:
-                end.close()
-        self._has_forked = True
-        reader = asyncio.StreamReader(limit=LINE_LIMIT)
-        output, own_stdin = FileIO(os.dup(stdout.fileno())), FileIO(os.dup(stdin.fileno()), "w")
-        stdin.close()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), output)
-        return ForkedProcess(process, own_stdin, reader, self)
-
-
-# -- in the new process -----------------------------------------------------------------------------------------------
-
-
-def become(arguments: list[str], streams: Sequence[Connection], environment: dict[str, str]) -> None:
-    """Do as `python ARGUMENTS` would: in its own session, with these streams, and with its own random numbers."""
-    gc.freeze()  # the garbage collector would write to the shared objects that it visits
-    os.setsid()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    for number, stream in enumerate(streams):
-        os.dup2(stream.fileno(), number)
-        stream.close()
-    os.environ.clear()
-    os.environ.update(environment)
-    if len(list(Path(f"/proc/{os.getppid()}/task").iterdir())) > 1:  # what the others held is lost
-        os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - it is what was asked for
-    if numpy_random := sys.modules.get("numpy.random"):
-        numpy_random.seed()
-    if torch := sys.modules.get("torch"):
-        torch.default_generator.seed()
-    _show_as([sys.executable, *arguments])
-    out = cast("TextIOWrapper", sys.stdout)  # of the server, which may have a terminal
-    out.reconfigure(line_buffering=False)
-    sys.stdin = open(0, encoding=out.encoding, errors=out.errors, closefd=False)  # noqa: SIM115 - for ever
-    sys.argv, sys.path[0] = arguments[1:], str(Path.cwd())
-    runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-
-
-def _show_as(words: list[str]) -> None:
-    """Overwrite the server's command line as shown by `ps`."""
-    fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    start, end = int(fields[45]), int(fields[46])
-    if 0 < start < end:
-        text = b"".join(os.fsencode(word) + b"\0" for word in words)[: end - start - 1]
-        ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)

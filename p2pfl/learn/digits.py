@@ -18,15 +18,16 @@ from functools import cache
 from importlib.resources import as_file, files
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from p2pfl.errors import UserError
 from p2pfl.learn.task import NodeContext, Pair, Task, at_least, parse_partition
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 PIXELS, CLASSES, BRIGHTEST = 64, 10, 16
 _TEST_EVERY = 5
@@ -43,11 +44,12 @@ def digits(*, partition: str = "iid", hidden: int = 32) -> Task:
 
     def data(node: NodeContext) -> tuple[Pair, Pair]:
         node.check_local()
-        (inputs, targets), test = load_digits()
-        rows = torch.from_numpy(node.partition(targets.numpy(), partition))
+        (inputs, targets), test = _digits()
+        rows = node.partition(targets, partition)
         return (inputs[rows], targets[rows]), test
 
-    return Task(name="digits", model=lambda: mlp(PIXELS, hidden, CLASSES), data=data)
+    layers = (PIXELS, hidden, CLASSES)
+    return Task(name="digits", model=lambda: mlp(*layers), layers=layers, data=data)
 
 
 @cache
@@ -55,20 +57,29 @@ def load_digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Return the training and test pair: images (n, 64) float32 in [0, 1], labels (n,) int64. The tensors are shared:
     do not write to them.
     """
+    import torch  # noqa: PLC0415 - the data are read without it, too
+
+    train, test = ((torch.from_numpy(inputs), torch.from_numpy(targets)) for inputs, targets in _digits())
+    return train, test
+
+
+@cache
+def _digits() -> tuple[Pair, Pair]:
+    """Return the same as arrays."""
     with as_file(files("p2pfl.learn") / "data" / "digits.npz") as path, np.load(path, allow_pickle=False) as table:
-        inputs = torch.from_numpy(table["images"]).to(torch.float32) / BRIGHTEST
-        targets = torch.from_numpy(table["labels"]).to(torch.int64)
-    order = torch.from_numpy(np.argsort(targets.numpy(), kind="stable"))
+        inputs, targets = table["images"].astype(np.float32) / BRIGHTEST, table["labels"].astype(np.int64)
+    order = np.argsort(targets, kind="stable")
     test = order[::_TEST_EVERY]
-    train = np.setdiff1d(order.numpy(), test.numpy())
-    rows = torch.from_numpy(train)
-    return (inputs[rows], targets[rows]), (inputs[test], targets[test])
+    train = np.setdiff1d(order, test)
+    return (inputs[train], targets[train]), (inputs[test], targets[test])
 
 
 def mlp(*sizes: int) -> nn.Sequential:
     """Build fully connected layers with ReLU between them. Inputs are flattened to (b, sizes[0]); outputs are (b,
     sizes[-1]).
     """
+    from torch import nn  # noqa: PLC0415 - as above
+
     layers: list[nn.Module] = [nn.Flatten()]
     for width, following in pairwise(sizes):
         layers += [nn.Linear(width, following), nn.ReLU()]
@@ -92,7 +103,8 @@ def mnist_idx(*, path: str = "", model: str = "mlp", hidden: int = 128, partitio
         return _pair(images, labels, node.own_rows(labels, partition)), test
 
     del path  # NodeContext.path looks it up
-    return Task(name="mnist-idx", model=lambda: mlp(SIDE * SIDE, hidden, IDX_CLASSES), data=data)
+    layers = (SIDE * SIDE, hidden, IDX_CLASSES)
+    return Task(name="mnist-idx", model=lambda: mlp(*layers), layers=layers, data=data)
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
@@ -156,8 +168,9 @@ def _read(folder: Path, prefix: str) -> tuple[NDArray[np.uint8], NDArray[np.uint
 
 def _pair(images: NDArray[np.uint8], labels: NDArray[np.uint8], rows: Any = slice(None)) -> Pair:
     """Convert only the node's own rows to floats; as bytes, the others take a quarter of the memory."""
-    inputs = torch.from_numpy(images[rows].astype(np.float32)).div_(IDX_BRIGHTEST).unsqueeze_(1)
-    return inputs, torch.from_numpy(labels[rows].astype(np.int64))
+    inputs = images[rows].astype(np.float32)[:, None]
+    inputs /= IDX_BRIGHTEST
+    return inputs, labels[rows].astype(np.int64)
 
 
 def _content(path: Path) -> bytes:

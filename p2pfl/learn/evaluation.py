@@ -54,8 +54,12 @@ class Device:
         """
         if self.is_host:
             return module
-        with self.explaining_errors("the model cannot be placed there"):
+        try:
             return module.to(self.torch)
+        except (RuntimeError, TypeError, MemoryError) as error:
+            self.refuse_shortage(error)
+            reason = " ".join(str(error).split())[:300]
+            raise self.mistake(f"the model cannot be placed there: {reason}", None) from error
 
     def move(self, value: Any) -> Any:
         """Move a tensor, or tensors in lists, tuples and dictionaries; return anything else as it is."""
@@ -109,21 +113,12 @@ class Device:
             module = torch.get_device_module(self.torch)
             on_it = () if self.torch.index is None else (self.torch,)
             before = module.get_rng_state(*on_it)
-            with _current(self.torch):
-                module.manual_seed(seed)
+            with torch.cuda.device(self.torch) if self.torch.type == "cuda" else nullcontext():
+                module.manual_seed(seed)  # of the current device alone
             try:
                 yield
             finally:
                 module.set_rng_state(before, *on_it)
-
-    @contextmanager
-    def explaining_errors(self, what: str) -> Iterator[None]:
-        """Turn torch errors into UserError if memory ran out, or if `what` fails."""
-        try:
-            yield
-        except (RuntimeError, TypeError, MemoryError) as error:
-            self.refuse_shortage(error)
-            raise self.mistake(f"{what}: {_line(error)}", None) from error
 
     def refuse_shortage(self, error: BaseException) -> None:
         """Raise UserError if the error means that memory ran out."""
@@ -202,20 +197,6 @@ def _choose(compute: Compute) -> torch.device:
     raise UserError("no such device here", file=compute.file, key="node.device", value=compute.device, allowed=names)
 
 
-@contextmanager
-def _current(device: torch.device) -> Iterator[None]:
-    """Make the device current, because `manual_seed` seeds only the current one of several devices."""
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            yield
-    else:
-        yield
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
-
-
 BATCH = 1024
 """The number of samples per batch in a test."""
 SMALLER = (128, 16)
@@ -264,8 +245,9 @@ def score(module: nn.Module, samples: Samples, task: Task, device: Device) -> Sc
     for batch in (BATCH, *SMALLER):
         try:
             with _testing(module):
-                read = batches_of(samples, device, batch)
-                return score_of(((module(x), y, count) for x, y, count in read), len(samples), task)
+                read, parts = device.rows(samples.rows), torch.split(torch.arange(len(samples)), batch)
+                tested = ((module(inputs), y, len(part)) for part in parts for inputs, y in [read(part)])
+                return score_of(tested, len(samples), task)
         except FAILURES as error:
             if is_shortage(error) and batch != SMALLER[-1]:
                 device.free()
@@ -297,45 +279,26 @@ def score_of(outputs: Iterable[tuple[Any, Any, int]], samples: int, task: Task) 
             judged += targets.numel()
         if task.metrics:
             kept.append((predicted.cpu(), targets.cpu()))
-    metrics = _metrics(task, kept)
+    # Metrics are computed on the whole set, because not every one is a mean over batches.
+    whole = tuple(torch.cat(parts) for parts in zip(*kept, strict=True))
+    metrics = {name: float(metric(*whole)) for name, metric in task.metrics.items()} if whole else {}
     return Score(
         accuracy=hits / judged if judged else metrics.get(ACCURACY.name),
         loss=loss / samples,
         samples=samples,
         metrics=metrics,
-        intervals=intervals_of(task, kept, hits=hits, judged=judged, samples=samples),
+        intervals=intervals_of(task, whole, hits=hits, judged=judged, samples=samples),
     )
 
 
-def batches_of(samples: Samples, device: Device, batch: int) -> Iterator[tuple[Any, Any, int]]:
-    """Yield inputs and targets on the device, `batch` rows at a time, and the number of rows."""
-    read = device.rows(samples.rows)
-    for numbers in torch.split(torch.arange(len(samples)), batch):
-        inputs, targets = read(numbers)
-        yield inputs, targets, len(numbers)
-
-
-def intervals_of(
-    task: Task, kept: list[tuple[Any, Any]], *, hits: int, judged: int, samples: int
-) -> dict[str, Interval]:
-    """Return the intervals of accuracy, if each row has one label, and of the metrics that have intervals. The loss has
-    none.
+def intervals_of(task: Task, whole: tuple[Tensor, ...], *, hits: int, judged: int, samples: int) -> dict[str, Interval]:
+    """Return the intervals of accuracy, if each row has one label, and of the metrics that have intervals, from the
+    `whole` set's outputs and targets, or nothing. The loss has none.
     """
     accuracy = wilson(hits / judged, samples) if judged == samples else None
     ends_of = {ACCURACY.name: accuracy}
     functions = {
         name: metric.interval for name, metric in task.metrics.items() if isinstance(metric, Metric) and metric.interval
     }
-    if kept and functions:
-        outputs, targets = (torch.cat([pair[place] for pair in kept]) for place in (0, 1))
-        ends_of |= {name: interval(outputs, targets) for name, interval in functions.items()}
+    ends_of |= {name: interval(*whole) for name, interval in functions.items()} if whole else {}
     return {name: ends for name, ends in ends_of.items() if ends is not None and all(map(math.isfinite, ends))}
-
-
-def _metrics(task: Task, kept: list[tuple[Any, Any]]) -> dict[str, float]:
-    """Compute the metrics on the whole set, because not every metric is a mean over batches."""
-    if not kept:
-        return {}
-    outputs = torch.cat([pair[0] for pair in kept])
-    targets = torch.cat([pair[1] for pair in kept])
-    return {name: float(metric(outputs, targets)) for name, metric in task.metrics.items()}

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,7 @@ from p2pfl.config.model import TrainingConfig
 from p2pfl.config.sections import parse_stop
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, Score
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from p2pfl.learn.metrics import Floats, as_floats
 
 EXACT_DIGITS, DIGIT_BITS, UNIT_BITS = 24, 32, 256
 MOST = 2.0 ** (EXACT_DIGITS * DIGIT_BITS - UNIT_BITS)
@@ -116,9 +113,9 @@ def unscaled(learner: Learner) -> str | None:
     images, text, and data that are not in memory.
     """
     inputs = getattr(getattr(learner, "train_set", None), "inputs", None)
-    if inputs is None or inputs.ndim != 2 or not inputs.is_floating_point():
+    if inputs is None or inputs.ndim != 2 or "float" not in str(inputs.dtype):
         return None
-    spread = _spreads(inputs[:ROWS].double())
+    spread = _spreads(as_floats(inputs[:ROWS]))
     known = [(value, column) for column, value in enumerate(spread.tolist(), start=1) if value > 0]
     if not known:
         return None
@@ -131,16 +128,16 @@ def unscaled(learner: Learner) -> str | None:
     return f"{first} spreads {most:.3g} around its median, {second} only {least:.2g}"
 
 
-def _spreads(inputs: Tensor) -> Tensor:
+def _spreads(inputs: Floats) -> Floats:
     """Compute the root mean square distance of each column of (n, d) to its median, over the rows that differ from it:
     (d,).
 
     In this measure a rare indicator, or a pixel that is mostly empty, spreads as widely as a frequent one. A constant
     column has spread 0.
     """
-    away = (inputs - inputs.median(dim=0).values) ** 2
-    moving = (away > 0).sum(dim=0)
-    return (away.sum(dim=0) / moving.clamp(min=1)).sqrt()
+    middle = (len(inputs) - 1) // 2
+    away = (inputs - np.partition(inputs, middle, axis=0)[middle]) ** 2
+    return np.asarray(np.sqrt(away.sum(axis=0) / np.maximum((away > 0).sum(axis=0), 1)))
 
 
 def own_classes(learner: Learner) -> list[int] | None:
@@ -148,9 +145,9 @@ def own_classes(learner: Learner) -> list[int] | None:
     many, or if the data are not in memory.
     """
     targets: Any = getattr(getattr(learner, "train_set", None), "targets", None)
-    if targets is None or targets.ndim != 1 or targets.is_floating_point():
+    if targets is None or targets.ndim != 1 or "float" in str(targets.dtype):
         return None
-    classes: list[int] = targets.unique().tolist()
+    classes: list[int] = np.unique(targets.cpu() if hasattr(targets, "cpu") else targets).tolist()
     return classes if len(classes) <= MOST_LONE_CLASSES else None
 
 

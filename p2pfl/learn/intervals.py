@@ -60,15 +60,12 @@ def area(theta: float, first: int, second: int) -> Interval | None:
     return _edge(is_within, theta, 0.0), _edge(is_within, theta, 1.0)
 
 
-def of_rows(values: Floats, *, most: float = math.inf) -> Interval | None:
+def of_rows(values: Floats) -> Interval | None:
     """Return Student's t interval for the mean of `values` (n,), one per row and all at least 0, or None for a single
     row.
     """
-    if len(values) < 2 or not np.isfinite(values).all():
-        return None
-    mean = float(np.mean(values))
-    half = student(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return max(0.0, mean - half), min(most, mean + half)
+    ends = of_influence(float(np.mean(values)), values) if len(values) else None
+    return ends and (max(0.0, ends[0]), ends[1])
 
 
 def of_influence(value: float, influence: Floats, *, most: float = math.inf) -> Interval | None:

@@ -11,11 +11,15 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -31,7 +35,9 @@ from p2pfl.learn.interface import (
     WHOLE,
     Learner,
     Vector,
+    shape_digest,
 )
+from p2pfl.learn.metrics import LOSS
 from p2pfl.learn.privacy.plan import Protection
 from p2pfl.learn.privacy.rounds import HiddenRounds
 from p2pfl.learn.task import LearnerFactory, NodeContext, Task
@@ -42,6 +48,8 @@ if TYPE_CHECKING:
 
 
 LENGTH_BYTES = 8
+MOST_COUNTED = 10_000_000
+"""The most values of a model that `p2pfl check` counts and does not build: more may not fit in memory."""
 
 
 def to_safetensors(learner: Learner, vector: Vector, metadata: Mapping[str, str]) -> bytes:
@@ -69,12 +77,11 @@ def from_safetensors(learner: Learner, content: bytes) -> Vector:
     Raises UserError: it is not such a file, or it holds another model.
     """
     try:
-        state = safetensors.numpy.load(content) if of_torch(learner) is None else _load_torch(content)
+        if (torch_learner := of_torch(learner)) is not None:
+            return _load_through_torch(torch_learner, content)
+        state = safetensors.numpy.load(content)
     except safetensors.SafetensorError as error:
         raise UserError(f"this is not a safetensors file: {error}") from None
-    torch_learner = of_torch(learner)
-    if torch_learner is not None:
-        return _load_through_torch(torch_learner, state)
     load = getattr(learner, "load_tensors", None)
     return _concatenated(learner, state) if load is None else load(state)
 
@@ -89,12 +96,6 @@ def metadata_of(content: bytes) -> dict[str, str]:
         return {}
 
 
-def _load_torch(content: bytes) -> dict[str, Any]:
-    from safetensors.torch import load  # noqa: PLC0415 - only for a learner that has imported torch
-
-    return load(content)
-
-
 def of_torch(learner: Learner) -> TorchLearner | None:
     if "torch" not in sys.modules:
         return None
@@ -103,7 +104,10 @@ def of_torch(learner: Learner) -> TorchLearner | None:
     return learner if isinstance(learner, TorchLearner) else None
 
 
-def _load_through_torch(learner: TorchLearner, state: Mapping[str, Any]) -> Vector:
+def _load_through_torch(learner: TorchLearner, content: bytes) -> Vector:
+    from safetensors.torch import load  # noqa: PLC0415 - only for a learner that has imported torch
+
+    state = load(content)
     try:
         return learner.model.load_state_dict(state)
     except RuntimeError as error:
@@ -208,6 +212,7 @@ def make_learner(
     compute: Compute | None = None,
     protection: Protection | None = None,
     secret: Callable[[str], bytes] | None = None,
+    counted: bool = False,
 ) -> Learner:
     """Make a node's learner, on the CPU unless `compute` selects another device. `local` is its `[data]` table, with
     paths relative to `local_dir`.
@@ -227,7 +232,8 @@ def make_learner(
         secret=secret,
     )
     try:
-        learner = learner_for(task, context, training, share, compute, protection=protection)
+        counted = counted and config.name in BUILT_IN
+        learner = learner_for(task, context, training, share, compute, protection=protection, counted=counted)
     except UserError as error:
         if error.file is None:
             in_node_file = (error.key or "").startswith("data.")
@@ -244,14 +250,20 @@ def learner_for(
     compute: Compute | None = None,
     *,
     protection: Protection | None = None,
+    counted: bool = False,
 ) -> Learner:
-    """Make a node's learner from a task that is already loaded. With a `protection`, its rounds are private.
+    """Make a node's learner from a task that is already loaded, a `CountedLearner` if it is to be `counted` and all is
+    usual. With a `protection`, its rounds are private.
 
     Raises UserError: the node's data are wrong, `share` does not fit the model, there is no such device, or a privacy
     promise cannot be kept.
     """
     compute = compute or Compute()
+    named = tuple(pattern for pattern in share if pattern != NOT_FROZEN)
     if isinstance(task, Task):
+        if counted and (named, compute, protection) == (WHOLE, Compute(), None):
+            with suppress(*FAILURES):  # a real one says what is wrong
+                return cast("Learner", CountedLearner(task, context, training))
         from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - a task without torch must not import it
 
         return TorchLearner(task, context, training, share, compute, protection=protection)
@@ -259,7 +271,7 @@ def learner_for(
     if training.logit_adjust:
         text = "this task has its own learner, and this would change nothing"
         raise UserError(text, key="training.logit_adjust", value=training.logit_adjust, allowed="0")
-    if (named := tuple(pattern for pattern in share if pattern != NOT_FROZEN)) != WHOLE:
+    if named != WHOLE:
         text = "this task has its own learner, whose tensors have no names to select"
         raise UserError(text, key=KEY, value=", ".join(named), allowed="*")
     try:
@@ -269,6 +281,47 @@ def learner_for(
     except FAILURES as error:
         raise UserError(f"the task's learner failed: {describe_failure(error)}", key="task.name") from error
     return learner if protection is None else HiddenRounds(learner, protection, context.node)
+
+
+class CountedLearner:
+    """What `p2pfl check` asks of the learner of a task with `layers`, without torch: its data, and its model's size. A
+    model is not built: its vectors are zero, and nothing trains.
+    """
+
+    personal = 0
+
+    def __init__(self, task: Task, context: NodeContext, training: TrainingConfig) -> None:
+        """Raises an error if there is a mistake, or anything that only building the model shows."""
+        shapes = [
+            (f"{2 * place + 1}.{kind}", shape, "float32")
+            for place, (width, following) in enumerate(pairwise(task.layers))
+            for kind, shape in (("weight", (following, width)), ("bias", (following,)))
+        ]
+        sizes = [math.prod(shape) for _, shape, _ in shapes]
+        self.task, self.size, self.shape_digest = task, sum(sizes), shape_digest(shapes)
+        is_odd = training.logit_adjust or (training.momentum and training.optimizer != "sgd")
+        if is_odd or task.metric not in (None, LOSS.name, *task.metrics) or not 0 < self.size <= MOST_COUNTED:
+            raise ValueError
+        train, test = task.data(context)
+        self.train_set, self.test_set = _rows(*train), None if test is None else _rows(*test)
+        self.data_sets, self.samples = SimpleNamespace(train=self.train_set, test=self.test_set), len(train[1])
+        slots = 2 if training.optimizer != "sgd" else int(training.momentum > 0)
+        self.bytes_in_training = 4 * (self.size * (2 + slots) + max(sizes))
+        """As in `TorchModel`: weights, gradients, the optimizer's values, and as much as the largest tensor."""
+
+    def initial(self) -> Vector:
+        return np.zeros(self.size, np.float32)
+
+    def local_state(self) -> dict[str, NDArray[np.generic]]:
+        return {}
+
+
+def _rows(*pair: NDArray[Any]) -> SimpleNamespace:
+    """Return inputs and targets in the types that they have as tensors. Raises ValueError: that is no data set."""
+    inputs, targets = (each.astype(np.float32 if each.dtype.kind == "f" else np.int64, copy=False) for each in pair)
+    if not (len(inputs) == len(targets) > 0 and np.isfinite(inputs).all() and np.isfinite(targets).all()):
+        raise ValueError
+    return SimpleNamespace(inputs=inputs, targets=targets, nbytes=inputs.nbytes + targets.nbytes)
 
 
 def _refuse_device(compute: Compute) -> None:

@@ -79,7 +79,7 @@ class Classified:
 
 def classified(outputs: Any, targets: Any) -> Classified:
     """Interpret outputs as the logits of a classification. Raises ValueError: targets are no labels for them."""
-    logits, labels = _array(outputs), np.asarray(_plain(targets))
+    logits, labels = as_floats(outputs), np.asarray(_plain(targets))
     if logits.ndim == 1 or logits.shape[1] == 1:
         odds = logits.reshape(-1)
         logits = np.stack([np.zeros_like(odds), odds], axis=1)
@@ -206,7 +206,7 @@ class OfNumbers:
 
 def _errors(outputs: Any, targets: Any) -> tuple[Floats, Floats] | None:
     """Return errors and targets, (n, outputs) each, or None if an output is not finite."""
-    predicted, truths = _array(outputs), _array(targets)
+    predicted, truths = as_floats(outputs), as_floats(targets)
     if predicted.size != truths.size:
         raise ValueError(f"this metric needs one target for each output: {predicted.shape} and {truths.shape}")
     if not predicted.size or not np.isfinite(predicted).all():
@@ -318,7 +318,7 @@ def _mean(values: Iterator[float]) -> float:
     return float(np.mean(known)) if known else np.nan
 
 
-def _array(value: Any) -> Floats:
+def as_floats(value: Any) -> Floats:
     return np.asarray(_plain(value), dtype=np.float64)
 
 

@@ -323,6 +323,8 @@ class Task:
     metrics: Mapping[str, Metric | Callable[[Any, Any], Any]] = field(default_factory=dict)
     metric: str | None = None
     name: str = ""
+    layers: tuple[int, ...] = ()
+    """The widths in a model that is `p2pfl.learn.digits.mlp` of them, which is known without torch."""
     digest: bytes = b""
     """A digest of what nodes must have in common besides the model's shapes and `[task]`, such as a schema in a
     separate file.

@@ -135,22 +135,18 @@ def read_samples(task: Task, context: NodeContext) -> tuple[Samples, Samples | N
 
     Raises UserError: it failed, or returned something that cannot be trained on.
     """
-    returned = _call_data(task, context)
+    try:
+        returned: Any = task.data(context)
+    except UserError:
+        raise
+    except FAILURES as error:
+        raise UserError(f"data failed: {describe_failure(error)}", file=task.name, key="data") from error
     if not (isinstance(returned, tuple | list) and len(returned) == 2):
         raise _refused(task, "data", f"data returned {_kind(returned)}", RETURNED)
     train, test = returned
     if train is None:
         raise _refused(task, "training set", "there is none", SET)
     return _samples(task, "training set", train), None if test is None else _samples(task, "test set", test)
-
-
-def _call_data(task: Task, context: NodeContext) -> Any:
-    try:
-        return task.data(context)
-    except UserError:
-        raise
-    except FAILURES as error:
-        raise UserError(f"data failed: {describe_failure(error)}", file=task.name, key="data") from error
 
 
 def _samples(task: Task, what: str, value: Any) -> Samples:

@@ -19,7 +19,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,29 +49,18 @@ Memory = dict[str, dict[Tensor, Tensor]]
 """The state of an optimizer, by kind and parameter; a missing entry is zero."""
 
 
-class Optimizer(Protocol):
-    parameters: Sequence[nn.Parameter]
-    memory: Memory
-    slots: int
-    """The number of values that it keeps for each parameter."""
-    temporaries: int
-    """The number of further values that a step takes for each value of the parameter that it changes."""
-
-    def begin(self, rate: float) -> Step:
-        """Make a step function with this learning rate, to be called under `torch.no_grad`. It skips parameters whose
-        gradient is None. Its state starts from `memory`, or empty.
-        """
-
-
 class Sgd:
     def __init__(self, parameters: Sequence[nn.Parameter], training: TrainingConfig) -> None:
         self.parameters = parameters
         self.training = training
         self.memory: Memory = {}
         self.slots = int(training.momentum > 0)
-        self.temporaries = int(training.weight_decay > 0)
+        """The number of values that it keeps for each parameter."""
 
     def begin(self, rate: float) -> Step:
+        """Make a step function with this learning rate. It skips parameters whose gradient is None. Its state starts
+        from `memory`, or empty.
+        """
         parameters, training = self.parameters, self.training
         momentum, decay = training.momentum, training.weight_decay
         if not training.keep_optimizer:
@@ -96,8 +86,6 @@ class Adam:
     """Adam, or AdamW with `decoupled` weight decay."""
 
     slots = 2
-    temporaries = 0
-    """A step works in pieces."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], training: TrainingConfig, *, decoupled: bool) -> None:
         self.parameters = parameters
@@ -106,7 +94,7 @@ class Adam:
         self.memory: Memory = {}
 
     def begin(self, rate: float) -> Step:
-        parameters, function, decay = self.parameters, self.function, self.training.weight_decay
+        parameters = self.parameters
         if not self.training.keep_optimizer:
             self.memory = {}
         first, second, taken = (self.memory.setdefault(kind, {}) for kind in ("first", "second", "taken"))
@@ -115,28 +103,19 @@ class Adam:
             second.setdefault(parameter, torch.zeros_like(parameter))
             taken.setdefault(parameter, torch.tensor(0.0))
 
-        def move(
-            moving: list[Tensor],
-            gradients: list[Tensor],
-            moments: tuple[list[Tensor], list[Tensor]],
-            counts: list[Tensor],
-        ) -> None:
-            function(
-                moving,
-                gradients,
-                *moments,
-                [],
-                counts,
-                amsgrad=False,
-                beta1=BETA1,
-                beta2=BETA2,
-                lr=rate,
-                weight_decay=decay,
-                eps=EPSILON,
-                maximize=False,
-                foreach=False,
-                fused=False,
-            )
+        move = partial(
+            self.function,
+            max_exp_avg_sqs=[],
+            amsgrad=False,
+            beta1=BETA1,
+            beta2=BETA2,
+            lr=rate,
+            weight_decay=self.training.weight_decay,
+            eps=EPSILON,
+            maximize=False,
+            foreach=False,
+            fused=False,
+        )
 
         def step() -> None:
             """Move large parameters in pieces: what a step takes beside its vectors then stays in the cache."""
@@ -151,14 +130,18 @@ class Adam:
                 flat, count = [each.view(-1) for each in vectors], taken[parameter]
                 for begin in range(0, parameter.numel(), PIECE):
                     w, g, m, v = ([each[begin : begin + PIECE]] for each in flat)
-                    move(w, g, (m, v), [count.clone()])
+                    move(w, g, m, v, state_steps=[count.clone()])
                 count += 1
             if rest:
                 small = [moving[number] for number in rest]
-                moments = [first[parameter] for parameter in small], [second[parameter] for parameter in small]
-                move(small, [gradients[number] for number in rest], moments, [taken[parameter] for parameter in small])
+                moments = ([moment[parameter] for parameter in small] for moment in (first, second))
+                steps = [taken[parameter] for parameter in small]
+                move(small, [gradients[number] for number in rest], *moments, state_steps=steps)
 
         return step
+
+
+Optimizer = Sgd | Adam
 
 
 def make_optimizer(parameters: Sequence[nn.Parameter], training: TrainingConfig, source: str) -> Optimizer:
@@ -204,6 +187,16 @@ def remember(optimizer: Optimizer, state: Mapping[str, NDArray[np.generic]]) -> 
     optimizer.memory = memory
 
 
+def _with_gradients(parameters: Sequence[nn.Parameter]) -> tuple[list[Tensor], list[Tensor]]:
+    moving: list[Tensor] = []
+    gradients: list[Tensor] = []
+    for parameter in parameters:
+        if parameter.grad is not None:
+            moving.append(parameter)
+            gradients.append(parameter.grad)
+    return moving, gradients
+
+
 OPTIMIZER = "optimizer:"
 """The prefix for the names of an optimizer's arrays, which are stored with a model's."""
 
@@ -245,19 +238,19 @@ class TorchModel:
         """
         return not self._last_local and not self.training.keep_optimizer
 
-    def bytes_in_training(self, *, corrected: bool) -> int:
+    @property
+    def bytes_in_training(self) -> int:
         """Return the host's memory at most for weights, gradients and the optimizer, or for the vector at the end.
 
-        `corrected`: the method replaces each gradient by another one. Intermediate results of the task's model are not
-        counted; the gradient of a parameter that it uses twice is the sum of two, which for a moment both exist.
+        A step, a method's gradient, or the sum of two for a parameter that is used twice takes as much again as one
+        parameter. Intermediate results of the task's model are not counted.
         """
         vector = 4 * self.flat.size
         if not self.device.is_host:
             return vector
         weights = sum(each.nbytes for each in (*self.module.parameters(), *self.module.buffers()))
         trained = [parameter.nbytes for parameter in self.parameters]
-        beside = max(1, corrected, self._optimizer.temporaries)
-        stepping = sum(trained) * (1 + self._optimizer.slots) + max(trained) * beside
+        stepping = sum(trained) * (1 + self._optimizer.slots) + max(trained)
         kept = sum(trained) * self._optimizer.slots * self.training.keep_optimizer
         return weights + max(stepping, vector + kept)
 

@@ -39,7 +39,7 @@ from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods import method_of
 from p2pfl.learn.privacy.plan import protection_of
 from p2pfl.learn.table.schema import with_agreed
-from p2pfl.methods import Method, overrides
+from p2pfl.methods import Method
 from p2pfl.reporting.figures import compressor_mistakes
 from p2pfl.storage import Durability, Loaded, Store
 
@@ -171,11 +171,17 @@ def _keep_small_numbers() -> None:
 
 
 def load_learner(
-    federation: FederationConfig, node: NodeConfig, identity: Identity | None = None, *, passing: bool = False
+    federation: FederationConfig,
+    node: NodeConfig,
+    identity: Identity | None = None,
+    *,
+    passing: bool = False,
+    counted: bool = False,
 ) -> Learner:
     """Load the node's model and data. If no `identity` is given and the task needs a secret, the key file is read.
 
-    If the key is a `passing` one, made for this run only, and nothing is private, the task draws from the seed.
+    If the key is a `passing` one, made for this run only, and nothing is private, the task draws from the seed. Where
+    that does, `counted` returns a `CountedLearner`.
 
     Raises UserError if the task, its options or the node's data are wrong.
     """
@@ -198,6 +204,7 @@ def load_learner(
         compute=node.compute,
         protection=protection_of(federation),
         secret=None if passing and federation.privacy is None else secret,
+        counted=counted,
     )
 
 
@@ -428,8 +435,7 @@ def memory_needs(
     """Return the bytes that a node with this state and learner will take at most, by what they are for, without what is
     zero. `program` are those of the program with its libraries; None if that cannot be measured here.
     """
-    in_training = getattr(getattr(learner, "model", None), "bytes_in_training", None)
-    trains = in_training(corrected=method.is_users and overrides(method, "gradient")) if in_training else 0
+    trains = getattr(getattr(learner, "model", learner), "bytes_in_training", 0)
     parts = {"learner": trains, "data": _data_bytes(learner), "program": program or 0}
     return {
         name: size_bytes

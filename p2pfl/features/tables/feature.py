@@ -87,14 +87,11 @@ class TableReport:
 
 def warn_of_tests(task: TableTask, inspected: Inspected) -> list[str]:
     """Return a sentence for each node here that holds out no row of some class for its test."""
-    from p2pfl.learn.tensors import TensorSamples  # noqa: PLC0415 - imports torch
-
     said = []
     for index in inspected.here.keys() & inspected.learners.keys():
-        learner = inspected.learners[index]
-        trained, tested = getattr(learner, "train_set", None), getattr(learner, "test_set", None)
-        if isinstance(trained, TensorSamples):
-            kept: Any = tested.targets if isinstance(tested, TensorSamples) else []
+        trained, tested = (getattr(inspected.learners[index], name, None) for name in ("train_set", "test_set"))
+        if trained is not None:  # trees have no such set
+            kept = [] if tested is None else tested.targets
             said += [f"{inspected.here[index].name}: {text}" for text in untested(task, trained.targets, kept)]
     return said
 

@@ -23,7 +23,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
-from p2pfl.learn.table import scoring
+from p2pfl.learn.digits import mlp
+from p2pfl.learn.table import networks, scoring
 from p2pfl.learn.table.scoring import ScoresTables, TableModel, preprocessing_of
 from p2pfl.learn.table.task import TREES, data_of, table_task
 from p2pfl.learn.task import LearnerFactory, Task
@@ -36,11 +37,11 @@ def csv_table(*, base_dir: Path = Path(), **options: Any) -> Task | LearnerFacto
     given = table_task(options, base_dir)
     if options.get("model") == TREES:
         return TreeTask(given, options.get("partition"))
-    from p2pfl.learn.table import networks  # noqa: PLC0415 - imports torch, which trees do not need
-
+    layers = (given.schema.width, *given.hidden, given.schema.outputs)
     return Task(
         name="csv",
-        model=networks.make_model(given.schema, given.hidden),
+        model=lambda: mlp(*layers),
+        layers=layers,
         data=data_of(given, options.get("partition")),
         loss=networks.make_loss(given.schema, given.weights),
         metrics=given.metrics,

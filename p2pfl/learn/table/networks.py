@@ -1,26 +1,16 @@
-"""The models for tables, and their loss functions."""
+"""The layers and loss functions of models for tables. Torch is imported when a loss is computed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
-
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from typing import TYPE_CHECKING, Any
 
 from p2pfl.errors import UserError
-from p2pfl.learn.digits import mlp
 from p2pfl.learn.table.schema import Schema, Weights, class_weights
 
-
-def make_model(schema: Schema, hidden: Sequence[int]) -> Callable[[], nn.Module]:
-    """Return a linear model, or an MLP with `hidden` layers. It maps inputs (n, width) to logits (n, classes) or values
-    (n, 1).
-    """
-    sizes = [schema.width, *hidden, schema.outputs]
-    return lambda: mlp(*sizes)
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def layer_names(hidden: Sequence[int]) -> list[str]:
@@ -38,16 +28,24 @@ def make_loss(schema: Schema, weights: Weights | None) -> Callable[[Any, Any], T
     if schema.classes is None:
         if weights is not None:
             raise UserError("a regression has no classes", key="task.class_weights", value=weights, allowed="none")
-        return functional.mse_loss
+        return _squared
     if weights is None:
         return None
-    weight = torch.tensor(class_weights(schema, schema.classes, weights), dtype=torch.float32)
+    given = class_weights(schema, schema.classes, weights)
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         """Compute the weighted loss. Torch's weighted mean divides by the sum of weights in the batch, which cancels
         the weights if the batch has one class only.
         """
-        each = functional.cross_entropy(outputs, targets, reduction="none")
-        return (each * weight[targets]).mean()
+        import torch  # noqa: PLC0415 - `p2pfl check` needs none
+
+        each = torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+        return (each * torch.tensor(given, dtype=torch.float32)[targets]).mean()
 
     return loss
+
+
+def _squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    import torch  # noqa: PLC0415 - as above
+
+    return torch.nn.functional.mse_loss(outputs, targets)

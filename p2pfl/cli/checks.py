@@ -95,17 +95,13 @@ def _look_into(inspected: Inspected, member: Member) -> None:
         return
     node = load_node(file, federation)
     inspected.here[member.index] = node
-    _look_at_address(inspected, member, node)
-    _look_at_tls(inspected, member, node)
-    _look_at_key(inspected, member, node)
-
-
-def _look_at_address(inspected: Inspected, member: Member, node: NodeConfig) -> None:
     if is_hidden(member.address, node.listen):
         text = f"{member.name} listens on {node.listen}, where nobody reaches its address {member.address}"
         inspected.warnings.append(f"{text}: set listen in {node.path}")
     if (mistake := wrong_port(inspected.federation, member, node)) is not None:
         inspected.mistakes.append(mistake)
+    _look_at_tls(inspected, member, node)
+    _look_at_key(inspected, member, node)
 
 
 def _look_at_tls(inspected: Inspected, member: Member, node: NodeConfig) -> None:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 import msgspec
@@ -31,6 +30,7 @@ from p2pfl.config.model import TrainingConfig, usual_method
 from p2pfl.config.writing import beside, toml_value
 from p2pfl.console.output import (
     Form,
+    ProgressView,
     beyond_facts,
     footnote,
     format_option,
@@ -48,7 +48,7 @@ from p2pfl.console.output import (
 )
 from p2pfl.console.overview import view
 from p2pfl.errors import UserError
-from p2pfl.fleet.fleet import Attackers, Child, Fleet, Lies, claimed, find_attackers
+from p2pfl.fleet.fleet import STOPPED, Attackers, Child, Fleet, Lies, claimed, find_attackers
 from p2pfl.fleet.report import History, add_references, final_report, refuse_references
 from p2pfl.learn.metrics import Measure
 from p2pfl.learn.task import parse_partition
@@ -65,25 +65,21 @@ if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
     from p2pfl.reporting.report import Report
 
-LINE_EVERY_S = 2.0
 
-
-class LiveView:
+class LiveView(ProgressView):
     """Draws to stderr, because stdout is for the result. `update` also keeps the history."""
 
+    line_every_s: ClassVar[float] = 2.0
+
     def __init__(self, fleet: Fleet) -> None:
+        super().__init__()
         self.fleet = fleet
         self.named: set[str] = set()
         """The nodes that have died and were named."""
         self.history = History()
-        self.printed_at = time.monotonic()
         self.live: Live | None = None
         if sys.stderr.isatty():
             self.live = Live(console=Console(stderr=True), auto_refresh=False)
-
-    def shown(self) -> AbstractContextManager[object]:
-        """Return what holds the terminal while the run goes on."""
-        return self.live or nullcontext()
 
     def update(self) -> None:
         point = self.history.look(self.fleet)
@@ -93,9 +89,8 @@ class LiveView:
         if self.live is not None:
             width, height = self.live.console.size
             self.live.update(view(self.overview(), width=width, height=height), refresh=True)
-        elif point is not None and time.monotonic() - self.printed_at >= LINE_EVERY_S:
-            self.printed_at = time.monotonic()
-            click.echo(point_in_words(point, self._measures()), err=True)
+        elif point is not None:
+            self.show(point_in_words(point, self._measures()))
 
     def _name(self, child: Child) -> None:
         """Name a node that has died, with the end of its log."""
@@ -152,7 +147,6 @@ def _row(index: int, child: Child, measures: Sequence[Measure]) -> dict[str, Any
 
 
 REPORT_FILE = "report.json"
-STOPPED = 130
 
 
 @click.command(epilog="\b\nExamples:\n  p2pfl launch ward-7\n  p2pfl launch ward-7 --report run1.json --references")
@@ -173,20 +167,16 @@ def launch(*, federation: Path, report: Path | None, references: bool, form: For
     """
     report, form = report_target(report, form)
     described = load_config(federation)
-    _require_here(described)
+    elsewhere = [node.name for node in described.present if not node_file(described, node.name).parent.is_dir()]
+    if elsewhere:
+        text = f"no folder here for {', '.join(elsewhere)}: launch needs all members on this machine"
+        allowed = "p2pfl run FEDERATION --node NAME for each of those that are here"
+        raise UserError(text, file=described.path.parent, key="node", allowed=allowed)
     if references:
         refuse_references(described, "--references")
     _require_flawless(described)
     report = report or described.path.parent / REPORT_FILE
     return run_fleet(described, report=report, references=references, form=form)
-
-
-def _require_here(federation: FederationConfig) -> None:
-    elsewhere = [node.name for node in federation.present if not node_file(federation, node.name).parent.is_dir()]
-    if elsewhere:
-        text = f"no folder here for {', '.join(elsewhere)}: launch needs all members on this machine"
-        allowed = "p2pfl run FEDERATION --node NAME for each of those that are here"
-        raise UserError(text, file=federation.path.parent, key="node", allowed=allowed)
 
 
 def _require_flawless(federation: FederationConfig) -> None:
@@ -257,7 +247,7 @@ async def _watch(fleet: Fleet) -> Report:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, fleet.stop)
     view = LiveView(fleet)
-    with view.shown():
+    with view.live or nullcontext():  # it holds the terminal
         await fleet.run(view.update)
     return final_report(fleet, view.history.points)
 

@@ -10,6 +10,7 @@ import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -56,7 +57,6 @@ EXTRAS: Mapping[str, str] = {
     "zeroconf": "lan",
     "onnx": "onnx",
 }
-LAUNCHING = ("demo", "launch")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """The error numbers of a disk that accepts no more data, which is neither the user's mistake nor a bug."""
 
@@ -84,16 +84,6 @@ class MainCommands(Named):
         for name, command in own_commands().items():
             groups[command.group][name] = command.line
         return groups
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, whose import takes a while: what launched nodes will import is imported beside it."""
-        if args[0] in LAUNCHING and not ctx.resilient_parsing and not {"-h", "--help"}.intersection(args):
-            from p2pfl.fleet import early_server  # noqa: PLC0415 - of use to these commands alone
-
-            ctx.with_resource(early_server(args))
-        return super().resolve_command(ctx, args)
 
     def find(self, name: str) -> Any:
         return (own_commands().get(name) or _joined()[name]).load()
@@ -133,9 +123,17 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None, *, command: click.Command = cli, name: str = "p2pfl") -> NoReturn:
     """Run a command line and exit with its code. A mistake results in one line on stderr, never in a traceback."""
-    _open_streams()
+    for stream, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, stream) is None:  # the parent process closed it
+            setattr(sys, stream, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - for as long as we run
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        sys.exit(_run(arguments, command, name))
+        with ExitStack() as server:
+            if words and words[0] in ("demo", "launch") and not {"-h", "--help"}.intersection(words):
+                from p2pfl.fleet import early_server  # noqa: PLC0415 - of use to these commands alone
+
+                server.enter_context(early_server(words))
+            sys.exit(_run(words, command, name))
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
     except BrokenPipeError:
@@ -144,13 +142,13 @@ def main(arguments: Sequence[str] | None = None, *, command: click.Command = cli
         sys.exit(1)
 
 
-def _run(arguments: Sequence[str] | None, command: click.Command, name: str) -> int:
+def _run(arguments: Sequence[str], command: click.Command, name: str) -> int:
     try:
         result = command.main(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption | click.BadOptionUsage):
-            error = _with_hint(error, arguments or sys.argv[1:])
+            error = _with_hint(error, arguments)
         error.show()
         return error.exit_code
     except ModuleNotFoundError as error:
@@ -185,13 +183,6 @@ def _with_hint(error: click.NoSuchOption | click.BadOptionUsage, arguments: Sequ
         if "--format" in option.opts and isinstance(option.type, click.Choice) and form in option.type.choices:
             return click.NoSuchOption(error.option_name, possibilities=[f"--format {form}"], ctx=error.ctx)
     return error
-
-
-def _open_streams() -> None:
-    """Replace standard streams that the parent process closed, which are None in Python."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - for as long as we run
 
 
 def _close_output() -> None:

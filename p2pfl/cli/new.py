@@ -46,15 +46,6 @@ class NamesOrCount(click.ParamType):  # type: ignore[type-arg] # it has none in 
         return names
 
 
-def with_brought(command: click.Command) -> click.Command:
-    """Add the options that features define."""
-    for part in import_declared("NEW"):
-        place = [known.name for known in command.params].index(part.after) + 1
-        command.params[place:place] = part.parameters
-    return command
-
-
-@with_brought
 @click.command(
     epilog="\b\nExamples:\n  p2pfl new ward-7 --nodes pi1,pi2,pi3 --admin\n"
     "  p2pfl new hospitals --task csv a.csv b.csv c.csv --target outcome\n"
@@ -140,6 +131,11 @@ def new(
     if plan.size and (fewer := fragments_instead(load_config(directory), plan.size)):
         click.echo(fewer, err=True)
     click.echo(f"made {directory}; next: p2pfl check {directory}", err=True)
+
+
+for brought in import_declared("NEW"):  # options that features define
+    beside = [known.name for known in new.params].index(brought.after) + 1
+    new.params[beside:beside] = brought.parameters
 
 
 def check_graph(topology: str, nodes: int, seed: int = 0, *, names: Sequence[str] = ()) -> None:

@@ -24,7 +24,6 @@ from p2pfl.errors import StorageError
 from p2pfl.reporting.measures import measures_of, value_of
 
 if TYPE_CHECKING:
-    from p2pfl.config.model import NodeConfig
     from p2pfl.node.application import Application
     from p2pfl.reporting.status import NodeLine
 
@@ -75,7 +74,11 @@ def be_node(
     logging.getLogger("p2pfl").setLevel(logging.INFO if verbose else logging.WARNING)
     described = load_config(federation)
     file = config or node_file(described, name)
-    _be_modest(load_stranger(file, name) if described.admin else load_node(file, described, name))
+    node = load_stranger(file, name) if described.admin else load_node(file, described, name)
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[variable] = str(node.threads)  # before anything numeric is imported
+    if node.nice:
+        os.nice(node.nice)
     from p2pfl.fleet.process import arrived, prepared, run_node  # noqa: PLC0415 - after the thread limits are set
     from p2pfl.node.application import Application  # noqa: PLC0415 - as above
     from p2pfl.node.assembly import read_setup  # noqa: PLC0415 - as above
@@ -102,14 +105,6 @@ def _leave(code: int) -> NoReturn:
     PRINTER.finish()
     logging.shutdown()
     os._exit(code)
-
-
-def _be_modest(node: NodeConfig) -> None:
-    """Set threads and priority, before anything numeric is imported."""
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[variable] = str(node.threads)
-    if node.nice:
-        os.nice(node.nice)
 
 
 class _Text:

@@ -20,13 +20,11 @@ from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
+SERVER = getattr(forkserver, "_forkserver", None)
 SHARED = ("click", "numpy.ma", "numpy.random", "encodings.idna", "p2pfl.fleet.fleet", "p2pfl.fleet.process")
 """The modules that every node imports. `p2pfl.cli.run` makes a thread, which would not survive a fork."""
 SHARED_WITH_TORCH = ("p2pfl.learn.trainer", "p2pfl.learn.digits")
-TORCHLESS = re.compile(r'^\s*(name\s*=\s*"quadratic"|model\s*=\s*"trees")', re.MULTILINE)
-"""What a federation file says whose nodes need no torch."""
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 ACCELERATORS = {
     "cuda": ("/dev/nvidiactl", "/dev/nvhost-ctrl", "/dev/dxg"),
@@ -68,9 +66,10 @@ def early_server(words: Sequence[str]) -> Iterator[None]:
     try:
         with suppress(OSError, ValueError):  # whoever reads the file next says what is wrong with it
             files = [path / "federation.toml" if path.is_dir() else path for path in map(Path, words[1:])]
-            texts = [file.read_text(encoding="utf-8") for file in files if file.suffix == ".toml" and file.is_file()]
-            if (texts or words[0] == "demo") and why_not() is None:
-                serve(shared_modules(torch=not any(map(TORCHLESS.search, texts))))
+            text = "".join(file.read_text("utf-8") for file in files if file.suffix == ".toml" and file.is_file())
+            if (text or words[0] == "demo") and why_not() is None:
+                needs_none = re.search(r'(?m)^\s*(name\s*=\s*"quadratic"|model\s*=\s*"trees")', text)
+                serve(shared_modules(torch=not needs_none))
         yield
     finally:
         end_server()
@@ -80,7 +79,7 @@ def serve(modules: Sequence[str], process: ForkServerProcess | None = None) -> N
     """Begin a server with one thread, which Ctrl-C does not reach, unless one with these modules is there; and have it
     start a `process`, which waits for its imports.
     """
-    if [*modules] != _of_server("_preload_modules"):
+    if [*modules] != getattr(SERVER, "_preload_modules", None):
         end_server()
     before = {name: os.environ[name] for name in ONE_THREAD if name in os.environ}
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
@@ -101,11 +100,7 @@ def serve(modules: Sequence[str], process: ForkServerProcess | None = None) -> N
 
 def end_server() -> None:
     """End the server, if there is one, even while it imports. `multiprocessing` asks later how it ended."""
-    if (pid := _of_server("_forkserver_pid")) is not None:
+    if (pid := getattr(SERVER, "_forkserver_pid", None)) is not None:
         with suppress(ProcessLookupError, ChildProcessError):
             os.kill(pid, signal.SIGKILL)
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-
-
-def _of_server(name: str) -> Any:
-    return getattr(getattr(forkserver, "_forkserver", None), name, None)

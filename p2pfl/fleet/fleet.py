@@ -289,7 +289,11 @@ class Fleet:
         child.exit_code = await process.wait()
         for other in self.children if child.died else ():
             self._tell_ended(other, [child])
-        self._dismiss()
+        is_over = all(each.exit_code is not None for each in self.honest)
+        for liar in self.children if is_over else ():  # it may wait for ever for listeners
+            if liar.byzantine and liar.exit_code is None:
+                liar.let_go()
+                asyncio.get_running_loop().call_later(PATIENCE_S, self._kill)
 
     def _tell_ended(self, child: Child, ended: Iterable[Child]) -> None:
         """Tell a node which members have ended for good, so that it does not wait for them."""
@@ -298,14 +302,6 @@ class Fleet:
         for member in ended:
             with suppress(OSError, ValueError):  # it has been let go, or is dying
                 child.process.stdin.write(f"{member.name}\n".encode())
-
-    def _dismiss(self) -> None:
-        """End the liars once the honest nodes have ended, because a liar without listeners may wait for ever."""
-        if all(child.exit_code is not None for child in self.honest):
-            for child in self.children:
-                if child.byzantine and child.exit_code is None:
-                    child.let_go()
-                    asyncio.get_running_loop().call_later(PATIENCE_S, self._kill)
 
     def _end_stranded(self) -> None:
         """End the nodes that wait for neighbors once no others run: all nodes are known here, so no neighbor will

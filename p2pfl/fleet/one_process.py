@@ -138,7 +138,10 @@ class InProcessFleet:
         report = final_report(self, history.points)
         for text in report.warnings:
             log.warning("%s", text)
-        _refuse_failure(report)
+        failed = [node.name for node in report.nodes if node.failed_rounds and node.failed_rounds >= (node.rounds or 0)]
+        if failed:  # an initial model is not a result
+            text = "every round raised an error or gave no finite model (learning_rate too high?)"
+            raise LearningError(f"{', '.join(failed)}: {text}")
         return report
 
     def _node(self, name: str) -> NodeConfig:
@@ -174,14 +177,6 @@ class InProcessFleet:
             point = history.look(self)
             if point is not None and self.on_progress is not None:
                 await asyncio.to_thread(self.on_progress, point)
-
-
-def _refuse_failure(report: Report) -> None:
-    """Refuse a run in which a node dropped all of its rounds: its initial model is not a result."""
-    failed = [node.name for node in report.nodes if node.failed_rounds and node.failed_rounds >= (node.rounds or 0)]
-    if failed:
-        text = "every round raised an error or gave no finite model (learning_rate too high?)"
-        raise LearningError(f"{', '.join(failed)}: {text}")
 
 
 def _in_own_loop(work: Callable[[], Coroutine[Any, Any, T]], cancel: Callable[[], object]) -> T:

@@ -7,7 +7,7 @@ node's last.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -82,12 +82,16 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
     """Build the report after every node has ended. The consensus distance is computed from the models on disk."""
     federation = compacted(fleet.federation)
     nodes = [_node(child) for child in fleet.children]
-    ended = [node for node in nodes if not node.byzantine and (node.finished or _stopped(fleet, node))]
+    stopped = ending(STOPPED) if fleet.stopping else None  # with the run, and cleanly
+    ended = [node for node in nodes if node.finished or (node.rounds and node.state == stopped)]
+    ended = [node for node in ended if not node.byzantine]
     tested = [node for node in ended if not node.test_is_stale]
     graph = describe(Topology(federation.topology, len(nodes), federation.edges, federation.seed), "sample-weighted")
     by_name = {node.name: _model(child) for child, node in zip(fleet.children, nodes, strict=True) if node in ended}
     models = list(by_name.values())
-    succeeded = _attack_success(fleet, by_name)
+    lies, succeeded = fleet.lies, dict[str, float]()
+    if lies is not None and by_name:
+        succeeded = lies.attackers.success(lies.spec, fleet.federation, fleet.honest[0].node, by_name)
     for node in nodes:
         node.attack_success = succeeded.get(node.name)
     return Report(
@@ -104,7 +108,7 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
         metrics=spreads(node.metrics for node in tested),
         intervals=mean_intervals(tested),
         local_metrics=spreads((node.local_metrics for node in ended), defined=True),
-        attack=None if fleet.lies is None else fleet.lies.spec,
+        attack=None if lies is None else lies.spec,
         attack_success=spread(succeeded.values()),
         consensus_distance=consensus_distance(np.stack(models)) if models and not federation.grows_trees else None,
         bytes_sent=sum(node.bytes_sent or 0 for node in nodes),
@@ -132,11 +136,6 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
     )
 
 
-def _stopped(fleet: Nodes, node: NodeReport) -> bool:
-    """Return True if the run was stopped and this node with it, cleanly and after a round."""
-    return fleet.stopping and node.state == ending(STOPPED) and bool(node.rounds)
-
-
 def _warnings(fleet: Nodes) -> list[str]:
     """Return the warnings that need the data of all honest nodes, which only their launcher has."""
     classes = {child.name: line.classes for child in fleet.honest for line in child.lines if line.classes is not None}
@@ -158,12 +157,6 @@ def _withheld(federation: FederationConfig, nodes: Sequence[NodeReport]) -> With
         figures=list(PRIVATE_FIGURES if federation.privacy.test_set == PUBLIC else (*PRIVATE_FIGURES, SCORES)),
         instead=instead(federation.task.name),
     )
-
-
-def _attack_success(fleet: Nodes, models: Mapping[str, Vector]) -> dict[str, float]:
-    if fleet.lies is None or not models:
-        return {}
-    return fleet.lies.attackers.success(fleet.lies.spec, fleet.federation, fleet.honest[0].node, models)
 
 
 def _model(child: Child) -> Vector:

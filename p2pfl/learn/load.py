@@ -134,7 +134,6 @@ def _other_model(reason: str) -> UserError:
 
 
 PREPROCESSING = "preprocessing"
-
 """The key in the file's metadata for the preprocessing: how raw data become inputs, as JSON."""
 
 

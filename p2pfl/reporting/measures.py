@@ -403,9 +403,8 @@ def mean_score(scores: Iterable[tuple[Score | None, int]]) -> Score | None:
 def _intervals_of_mean(known: Sequence[tuple[Score, int]]) -> Iterator[tuple[str, Interval]]:
     """Yield the intervals of means over test sets without common rows, each weighted by its number of nodes."""
     for name in dict.fromkeys(name for score, _ in known for name in score.intervals):
-        parts = [(score.accuracy if name == ACCURACY.name else score.metrics.get(name), score, n) for score, n in known]
-        there = [(value, score.intervals.get(name), n) for value, score, n in parts if value is not None]
-        there = [row for row in there if not math.isnan(row[0])]
+        parts = [(_figure(score, name), score.intervals.get(name), nodes) for score, nodes in known]
+        there = [row for row in parts if row[0] is not None and not math.isnan(row[0])]
         ends = of_mean(((value, ends) for value, ends, _ in there), [n for *_, n in there], independent=True)
         if ends is not None:
             yield name, ends

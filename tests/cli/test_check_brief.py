@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+
+import pytest
 
 from p2pfl.cli import merged
 from p2pfl.console.output import size
-from tests.cli.conftest import change
+from tests.cli.conftest import Outcome, change
+from tests.idx_files import write_set
 
 NAMES = [f"node{index}" for index in range(12)]
 
 
 def facts(outcome):
-    return dict(line.split(maxsplit=1) for line in outcome.out.splitlines() if line.strip())
+    return dict(line.strip().split(maxsplit=1) for line in outcome.out.splitlines() if line.strip())
 
 
 def test_ten_lines_say_mistakes_warnings_rows_and_costs(p2pfl, ward):
@@ -87,3 +92,72 @@ def test_a_graph_that_is_not_robust_enough_names_the_page_that_says_what_robust_
     said = p2pfl("check", ward).out
     (line,) = [line for line in said.splitlines() if "-robust" in line]
     assert line.endswith("What robust means: docs/how-to/which-graph.md")
+
+
+@pytest.fixture
+def built_in(p2pfl, tmp_path, monkeypatch):
+    """Make federations of built-in tasks, and return a function that checks one, if asked as if without torch no model
+    could be counted.
+    """
+    for site in ("north", "south"):
+        rows = "\n".join(f"{n % 7},{n % 2},{n % 5}.5" for n in range(60))
+        (tmp_path / f"{site}.csv").write_text(f"age,ill,dose\n{rows}\n", encoding="utf-8")
+    write_set(tmp_path / "mnist", "train", count=30)
+    write_set(tmp_path / "mnist", "t10k")
+    tables = ("--task", "csv", "north.csv", "south.csv", "--target")
+    for name, options in {"digits": (), "mnist-idx": (), "ill": (*tables, "ill"), "dose": (*tables, "dose")}.items():
+        assert p2pfl("new", name, *(options or ("--task", "digits"))).code == 0
+    change(tmp_path / "mnist-idx/federation.toml", 'name = "digits"', 'name = "mnist-idx"\npath = "../mnist"')
+    change(tmp_path / "ill/federation.toml", '# model = "linear"', 'model = "mlp"')
+
+    def check(*words, built=True):
+        with monkeypatch.context() as patch:
+            patch.setattr("p2pfl.cli.check.find_spec", lambda name: None if built else name)
+            return p2pfl("check", *words)
+
+    return check
+
+
+TORCH = """
+import atexit, sys
+atexit.register(lambda: print("torch" in sys.modules, file=sys.stderr))
+from p2pfl.cli.main import main
+main(["check", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("task", ["digits", "mnist-idx", "ill", "dose"])
+def test_of_a_built_in_task_all_but_the_size_of_the_program_is_known_without_torch(built_in, tmp_path, task):
+    command = [sys.executable, "-c", TORCH, task]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path)
+    assert done.stderr == "False\n"
+    counted, built = facts(Outcome(0, done.stdout, "")), facts(built_in(task))
+    needs = json.loads(built_in(task, "--format", "json").out)["memory"].values()
+    own = size(max(sum(parts.values()) - parts["program"] for parts in needs))
+    assert counted.pop("memory").startswith(f"estimate: the program, which --all measures, and up to {own} a node (")
+    assert "(program " in built.pop("memory")
+    assert counted == built
+
+
+@pytest.mark.parametrize(
+    ("place", "right", "wrong"),
+    [
+        ("digits/federation.toml", "[training]", "hidden = 0\n[training]"),
+        ("digits/federation.toml", "[training]", "hidden = 3.5\n[training]"),
+        ("digits/federation.toml", "[training]", 'partition = "shards:2000"\n[training]'),
+        ("digits/federation.toml", '# share = "*"', 'share = "head.*"'),
+        ("digits/federation.toml", 'compressor = "q4"', 'compressor = "random-k:3000"'),
+        ("digits/federation.toml", 'optimizer = "sgd"', 'optimizer = "adam"\nmomentum = 0.5'),
+        ("digits/node1/node.toml", '# path = "data.npz"', 'path = "data.npz"'),
+        ("digits/node1/node.toml", '# device = "cpu"', 'device = "cuda:77"'),
+        ("mnist-idx/federation.toml", 'path = "../mnist"', 'path = "nowhere"'),
+        ("ill/federation.toml", "[training]", "class_weights = { il = 2.0 }\n[training]"),
+        ("dose/federation.toml", "[training]", 'metric = "accuracy"\n[training]'),
+        ("dose/federation.toml", "# logit_adjust = 0.0", "logit_adjust = 1.0"),
+    ],
+)
+def test_a_mistake_in_a_built_in_task_is_the_same_as_with_torch(built_in, tmp_path, place, right, wrong):
+    change(tmp_path / place, right, wrong)
+    task = place.partition("/")[0]
+    outcome = built_in(task, built=False)
+    assert (outcome.code, outcome.err) == (2, built_in(task).err)

@@ -15,15 +15,12 @@ from p2pfl.node import mapped_weights_bytes, program_bytes, resident_bytes
 MB = 10**6
 
 
-@pytest.mark.parametrize(
-    ("training", "corrected", "models"),
-    [({}, True, 3), ({"momentum": 0.9}, False, 4), ({"optimizer": "adam"}, True, 5)],
-)
-def test_a_learner_holds_weights_gradients_and_the_optimizer_s_values(training, corrected, models):
+@pytest.mark.parametrize(("training", "models"), [({}, 3), ({"momentum": 0.9}, 4), ({"optimizer": "adam"}, 5)])
+def test_a_learner_holds_weights_gradients_and_the_optimizer_s_values(training, models):
     """Of a model that is a single tensor, so that what a step takes beside its largest gradient counts in full."""
     task = Task(model=lambda: torch.nn.Linear(100, 10, bias=False), data=lambda _node: None)
     model = TorchModel(task, TrainingConfig(**training), ("*",), Device(), 0)
-    assert model.bytes_in_training(corrected=corrected) == models * 4000
+    assert model.bytes_in_training == models * 4000
 
 
 def test_weights_that_are_mapped_from_a_file_are_not_counted_twice(tmp_path):

@@ -1,10 +1,15 @@
-"""Lies by which no rule was chosen (`held-out-*.toml`): `attack = "lies.py:min_max"`."""
+"""Lies by which no rule was chosen (`held-out-*.toml`): `attack = "lies.py:min_max"`; and a regression."""
 
 from __future__ import annotations
 
 import numpy as np
+import torch
+from torch import nn
 
+from p2pfl import Task
 from p2pfl.chance import generator
+from p2pfl.learn.metrics import named
+from p2pfl.learn.task import NodeContext, Pair
 from sim.attacks import Sight
 
 
@@ -51,3 +56,23 @@ def fang(sight: Sight) -> np.ndarray:
 def collude_median(sight: Sight) -> np.ndarray:
     """Copy the model farthest from the mean, to draw medians (after Karimireddy et al. 2022, arXiv 2006.09365)."""
     return sight.around[int(np.linalg.norm(sight.around - sight.around.mean(axis=0), axis=1).argmax())]
+
+
+def friedman(*, partition: str = "dirichlet:0.5") -> Task:
+    """A regression for the study's other attacks: sums of products, squares and lines of ten inputs, with noise
+    (Friedman 1991). `partition` goes by tenths of the target, so that nodes know other stretches of it.
+    """
+
+    def data(node: NodeContext) -> tuple[Pair, Pair]:
+        chance = generator(0, "friedman")
+        x = chance.random((3000, 10))
+        y = 10 * np.sin(np.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5) ** 2 + 10 * x[:, 3] + 5 * x[:, 4]
+        y = ((y + chance.standard_normal(len(y)) - 14.4) / 5).astype(np.float32)
+        own = node.own_rows(np.searchsorted(np.quantile(y[:2000], np.arange(0.1, 1, 0.1)), y[:2000]), partition)
+        inputs, targets = torch.from_numpy((2 * x - 1).astype(np.float32)), torch.from_numpy(y[:, None])
+        return (inputs[:2000][own], targets[:2000][own]), (inputs[2000:], targets[2000:])
+
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 1))
+
+    return Task(name="friedman", model=model, data=data, loss=nn.functional.mse_loss, metrics=named(["r2"]))

@@ -107,7 +107,7 @@ def test_the_live_view_has_star_and_footnote():
 def test_on_a_terminal_the_table_is_drawn(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     live_view = LiveView(fleet_of(child("pi1", line("pi1", 4))))
-    with live_view.shown():
+    with live_view.live:
         live_view.update()
     assert "1 members of ring, 4 s" in sys.stderr.getvalue()
 
@@ -125,7 +125,7 @@ def test_on_a_narrow_terminal_whole_columns_are_left_out():
 
 
 def test_elsewhere_a_line_says_now_and_then_how_far_they_are(monkeypatch, capsys):
-    monkeypatch.setattr("p2pfl.cli.launch.LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(LiveView, "line_every_s", 0.0)
     fleet = fleet_of(child("pi1", line("pi1", 4)), child("pi2", line("pi2", 6)))
     LiveView(fleet).update()
     assert "4.0 s, round 5, " in capsys.readouterr().err
@@ -143,7 +143,7 @@ def test_a_node_that_has_died_is_named_once_at_once(monkeypatch, capsys, tmp_pat
     assert capsys.readouterr().err == f"pi2 failed (exit 2); its log: {log}\n  2\n  3\n  error: why\n"
     monkeypatch.setattr(sys, "stderr", Terminal())
     live_view = LiveView(fleet)
-    with live_view.shown():
+    with live_view.live:
         live_view.update()
     assert "pi2 failed (exit 2); its log" in sys.stderr.getvalue()
 

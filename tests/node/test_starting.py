@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.fleet import ONE_THREAD, SHARED, SHARED_WITH_TORCH, Starter, shared_modules, why_not
+from p2pfl.fleet import ONE_THREAD, SHARED, SHARED_WITH_TORCH, Starter, serve, shared_modules, why_not
 
 WORKING = ["-m", "worker"]
 
@@ -185,7 +185,7 @@ async def test_a_process_whose_server_is_gone_still_has_its_own_exit_code(place,
 async def test_a_server_that_does_not_answer_is_ended_and_nodes_are_started_by_themselves(
     place, starter, caplog, monkeypatch
 ):
-    monkeypatch.setattr("p2pfl.fleet.READY_S", 0.5)
+    monkeypatch.setattr("p2pfl.fleet.fleet.READY_S", 0.5)
     await works(await starter("slow").start(WORKING, place / "log", shared=True))
     assert "has not answered for 0.5 s" in caplog.text
 
@@ -204,6 +204,17 @@ async def test_without_a_server_nodes_are_started_by_themselves_and_it_is_told(p
         os.kill(server_pid(), signal.SIGKILL)
     await works(await task)
     assert ("each is started separately" in caplog.text) == (when == "before")
+
+
+async def test_a_server_that_began_with_other_modules_than_nodes_need_is_replaced(place, starter):
+    """Before the federation is read, they are guessed."""
+    starting = starter("json")
+    serve(["slow"])
+    guessed = server_pid()
+    await works(await starting.start(WORKING, place / "log", shared=True))
+    assert server_pid() != guessed
+    with pytest.raises(ProcessLookupError):
+        os.kill(guessed, 0)
 
 
 async def test_whoever_gives_up_need_not_wait_for_an_import(place, starter):

@@ -94,6 +94,8 @@ def measured(text: str, options: argparse.Namespace) -> Figures:
     figures = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
     for name, some in (("loop", probed), ("bare_loop", beside)):  # the worst of the nodes
         figures |= {f"{name}_{key}": max(node[key] for node in some) for key in probed[0] if key.startswith("late_")}
+    taken = steps * options.rounds
+    figures |= {f"{who}_us_per_step": 1e6 * figures[f"{who}_cpu_s"] / taken for who in ("bare", "training")}
     return {"parameters": trial["parameters"], "local_steps": steps, "rounds": options.rounds} | figures
 
 
@@ -161,6 +163,7 @@ def compare(alone: Figures, node: Figures, rounds: int) -> Figures:
     return {
         "bare_cpu_s": alone["cpu_s"],
         "node_cpu_s": running,
+        "training_cpu_s": training,
         "node_over_bare": running / alone["cpu_s"],
         "training_over_bare": training / alone["cpu_s"],
         "gossip_cpu_s": gossip,

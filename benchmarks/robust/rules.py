@@ -76,6 +76,7 @@ def ours(f: int) -> Mapping[str, Rule]:
     from p2pfl import aggregate  # noqa: PLC0415 - byzfl's environment has none of it
 
     plain: dict[str, Any] = {
+        "Mean": aggregate.TrimmedMean(0),
         "Median": aggregate.Median(),
         "TrMean": aggregate.TrimmedMean(f),
         "GeometricMedian": aggregate.GeometricMedian(),
@@ -94,6 +95,7 @@ def theirs(f: int) -> Mapping[str, Rule]:
     byzfl = importlib.import_module("byzfl")  # only in its own environment
 
     plain: dict[str, Any] = {
+        "Mean": byzfl.Average(),
         "Median": byzfl.Median(),
         "TrMean": byzfl.TrMean(f=f),
         "MoNNA": byzfl.MoNNA(f=f),

@@ -376,8 +376,8 @@ def fragments_instead(federation: FederationConfig, size: int) -> str | None:
     memory = 2 * VALUE_BYTES * size * len(codecs) + PAYLOADS * (now - then)
     saved, sends, sent = (f"{size_bytes / 1e6:,.0f} MB" for size_bytes in (memory, then, now))
     return (
-        f'compressor = "{FRAGMENTS}" keeps no copies of {len(codecs)} neighbors\' models: {saved} less memory, and {sends} '
-        f"sent to them in a round in place of {sent}: docs/how-to/fewer-bytes.md#large-models"
+        f'compressor = "{FRAGMENTS}" keeps no copies of {len(codecs)} neighbors\' models: {saved} less memory, and '
+        f"{sends} sent to them in a round in place of {sent}: docs/how-to/fewer-bytes.md#large-models"
     )
 
 

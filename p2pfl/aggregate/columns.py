@@ -74,8 +74,8 @@ def average(parts: Sequence[Vector], out: Vector) -> None:
     """Write the mean into `out`: finite if all parts are, even if their sum overflows the dtype, and else not."""
     share = 1 / len(parts)
     with np.errstate(over="ignore", invalid="ignore"):
-        np.copyto(out, parts[0])
-        for part in parts[1:]:
+        np.add(parts[0], parts[1] if len(parts) > 1 else -0.0, out=out)  # -0.0 leaves any value as it is
+        for part in parts[2:]:
             out += part
         out *= share
         for span in () if np.isfinite(out).all() else blocks(out.size, BLOCK):

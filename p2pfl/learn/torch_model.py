@@ -9,9 +9,8 @@ copy of those is kept from the last successful round, and a failed round restore
 
 Steps are those of torch's SGD, written out, and torch's Adam and AdamW through its functional interface, bit for bit.
 The `torch.optim.Optimizer` objects pull in torch's compiler when the first one is made, which costs a node on a small
-board 1.3 CPU-seconds and 80 MB for nothing.
-State lasts for one local round, unless `training.keep_optimizer` is set. Then it carries over to the next round,
-although mixing has changed the model in between.
+board 1.3 CPU-seconds and 80 MB for nothing. State lasts for one local round, unless `training.keep_optimizer` is set.
+Then it carries over to the next round, although mixing has changed the model in between.
 """
 
 from __future__ import annotations

@@ -89,11 +89,9 @@ def centralized(passes: int, seed: int) -> dict[str, Any]:
 def show(row: dict[str, Any]) -> None:
     line = f"{row['what']:24}{row['seed']:5}{row['worst']:8.3f}{row['mean']:8.3f}"
     if "mb_sent" in row:
-        contraction = row["contraction"]
-        measured = "-" if contraction["measured"] is None else f"{contraction['measured']:.3f}"
-        line += f"{row['mb_sent']:9.2f}{row['seconds']:9.1f}{row['apart']:10.1e}"
-        both = f"{measured} ({contraction['predicted']:.3f})"
-        line += f"{both:>22}"
+        measured, predicted = row["contraction"]["measured"], row["contraction"]["predicted"]
+        both = f"{'-' if measured is None else format(measured, '.3f')} ({predicted:.3f})"
+        line += f"{row['mb_sent']:9.2f}{row['seconds']:9.1f}{row['apart']:10.1e}{both:>22}"
     print(line, flush=True)
 
 

@@ -50,11 +50,6 @@ def main() -> int:
     return int(any(row["wrong"] for row in rows))
 
 
-def in_vain(scenario: str, error: WaitedInVainError) -> Row:
-    print(f"{scenario:16}{error}", flush=True)
-    return {"scenario": scenario, "wrong": [str(error)]}
-
-
 def losses(options: argparse.Namespace, folder: Path) -> Iterator[Row]:
     print(f"{'scenario':16}{'':11}{'worst':>10}{'mean':>10}{'limit':>10}{'seconds':>9}  rounds; exit codes; what else")
     for scenario in options.scenario or losing.SCENARIOS:
@@ -63,7 +58,8 @@ def losses(options: argparse.Namespace, folder: Path) -> Iterator[Row]:
         try:
             outcome = losing.play(scenario, folder / scenario, setting)
         except WaitedInVainError as error:
-            yield in_vain(scenario, error)
+            print(f"{scenario:16}{error}", flush=True)
+            yield {"scenario": scenario, "wrong": [str(error)]}
             continue
         sides = ((scenario, "twin", outcome.twin, ""), ("", "disturbed", outcome.disturbed, f"{outcome.limit:.5f}"))
         for name, side, ended, limit in sides:
@@ -71,13 +67,9 @@ def losses(options: argparse.Namespace, folder: Path) -> Iterator[Row]:
             more = [*ended.rounds.values()], [*ended.codes.values()], {"alarms": alarms} if alarms else {}, ended.notes
             print(f"{name:16}{side:11}{ended.worst:10.5f}{ended.mean:10.5f}{limit:>10}{ended.seconds:9.1f}", end="  ")
             print("; ".join(str(part) for part in more if part))
-        complain(outcome.wrong)
+        for each in outcome.wrong:
+            print(f"    wrong: {each}", flush=True)
         yield outcome.in_json()
-
-
-def complain(wrong: list[str]) -> None:
-    for each in wrong:
-        print(f"    wrong: {each}", flush=True)
 
 
 if __name__ == "__main__":

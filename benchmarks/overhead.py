@@ -9,7 +9,10 @@ once as there are nodes. On a machine with other work, a negative --nice (as roo
 what the host of a virtual machine takes is counted. Memory is a process's peak beyond what it uses with everything
 imported, in multiples of the model (float32). Prints a table, and JSON with --json FILE.
 
-Usage: python benchmarks/overhead.py [--parameters 10k,1M,25M] [--rounds 5] [--repeats 3]
+With --start, checkouts of p2pfl take turns: seconds until the first line of a node of `demo` and of `launch`, and
+CPU-seconds of `check`, medians of five. `chrt -r 1` before the command (as root) keeps other work from interfering.
+
+Usage: python benchmarks/overhead.py [--parameters 10k,1M,25M] [--rounds 5] [--repeats 3] [--start BEFORE,AFTER]
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import resource
 import socket
 import statistics
@@ -53,6 +57,18 @@ def model():
 task = Task(model=model, data=data)
 """
 
+FIRST = """
+import os, sys, time
+from_file = os.read
+def read(file, most):
+    if (content := from_file(file, most)).startswith(b'{"'):
+        print("first", time.time(), flush=True)
+    return content
+os.read = read
+from p2pfl.cli.main import main
+main(sys.argv[1:])
+"""
+
 Figures = dict[str, float]
 
 
@@ -67,10 +83,16 @@ def main() -> None:
     parser.add_argument("--method", help="in place of the default; such as plain")
     parser.add_argument("--nice", type=int, default=0, help="of the probed runs")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--start", type=lambda text: text.split(","), default=[], help="checkouts to compare")
     options = parser.parse_args()
+    if options.start:
+        runs = [(tree, beginnings(tree)) for tree in options.start * 5]
+        for tree in options.start:
+            medians = map(statistics.median, zip(*(row for name, row in runs if name == tree), strict=True))
+            print(f"{tree:32} " + " ".join(f"{value:>12.3g}" for value in medians))
+        return
     reports = [measured(text, options) for text in options.parameters.split(",")]
-    keys = reports[0]
-    for key in keys:
+    for key in reports[0]:
         print(f"{key:32} " + " ".join(f"{report[key]:>12.4g}" for report in reports))
     if options.json:
         options.json.write_text(json.dumps(reports, indent=1))
@@ -99,6 +121,18 @@ def measured(text: str, options: argparse.Namespace) -> Figures:
     return {"parameters": trial["parameters"], "local_steps": steps, "rounds": options.rounds} | figures
 
 
+def beginnings(tree: str) -> list[float]:
+    """Return the seconds until the first line after `demo` and after `launch`, and the CPU-seconds of `check`."""
+    environment, seconds = os.environ | ONE_THREAD | {"PYTHONPATH": str(Path(tree).absolute())}, []
+    with tempfile.TemporaryDirectory() as place:
+        for words in (["demo", "--nodes", "3", "--rounds", "2"], ["launch", "p2pfl-demo"], ["check", "p2pfl-demo"]):
+            began, before, command = time.time(), os.times(), [sys.executable, "-c", FIRST, *words]
+            done = subprocess.run(command, check=True, capture_output=True, cwd=place, env=environment, text=True)
+            first = re.search(r"(?m)^first (.*)$", done.stdout)
+            seconds.append(float(first[1]) - began if first else sum(os.times()[2:4]) - sum(before[2:4]))
+    return seconds
+
+
 # -- runs, each in processes of its own -------------------------------------------------------------------------------
 
 
@@ -119,18 +153,13 @@ def federation(folder: str, options: argparse.Namespace, steps: int, *, probe: S
         (ward / "task.py").write_text((Path(folder) / "task.py").read_text())
         file = ward / "federation.toml"
         text = file.read_text()
-        settings = {"rounds": options.rounds, "local_steps": steps, "batch_size": options.batch}
-        if options.compressor:
-            settings["compressor"] = f'"{options.compressor}"'
-        for key, value in settings.items():
-            line = next(line for line in text.splitlines() if line.startswith(f"{key} ="))
-            text = text.replace(line, f"{key} = {value}", 1)
-        training = "learning_rate = 0.01\nevaluate_every = 0"
-        if options.method:
-            training += f'\nmethod = "{options.method}"'
-        if (usual := "learning_rate = 0.2") not in text:
-            raise SystemExit(f"{file} has no {usual}")
-        text = text.replace(usual, training, 1)
+        keys = {"rounds": options.rounds, "local_steps": steps, "batch_size": options.batch}
+        keys |= {"learning_rate": 0.01, "evaluate_every": 0}
+        keys |= {key: f'"{value}"' for key in ("compressor", "method") if (value := getattr(options, key))}
+        for key, value in keys.items():
+            text, found = re.subn(rf"(?m)^(# )?{key} = .*$", f"{key} = {value}", text)
+            if found != 1:
+                raise SystemExit(f"{file} has no {key}, or several")
         file.write_text(text)
         return together([["--node", str(ward), f"node{index}", *probe] for index in range(nodes)])
 
@@ -276,14 +305,13 @@ def peak_bytes() -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--bare"]:
-        place, batch_size, count, *rest = sys.argv[2:]
-        os.nice(int(rest[0]) if rest else 0)
-        print(json.dumps(run_bare(place, int(batch_size), int(count), probe=bool(rest))), flush=True)
-        os._exit(0)
-    if sys.argv[1:2] == ["--node"]:
-        place, who, *rest = sys.argv[2:]
-        os.nice(int(rest[0]) if rest else 0)
-        print(json.dumps(run_node(place, who, probe=bool(rest))), flush=True)
-        os._exit(0)
-    main()
+    match sys.argv[1:]:
+        case ["--bare", place, batch_size, count, *rest]:
+            os.nice(int(rest[0]) if rest else 0)
+            print(json.dumps(run_bare(place, int(batch_size), int(count), probe=bool(rest))), flush=True)
+        case ["--node", place, who, *rest]:
+            os.nice(int(rest[0]) if rest else 0)
+            print(json.dumps(run_node(place, who, probe=bool(rest))), flush=True)
+        case _:
+            sys.exit(main())
+    os._exit(0)

@@ -27,6 +27,7 @@ SMALLEST = {
     "digits": "--seeds 1 --nodes 2 --partition iid",
     "floods": "--floods none,pings --from own --seconds 1 --repeats 1 --nodes 2",
     "goodput": "--mb 1 --messages 1 --repeats 1",
+    "idle": "--nodes 2 --topology path --seconds 5",
     "joins": "--sizes 5 --joins 2",
     "lossy": "--rates 0.01 --runs 1",
     "overhead": "--parameters 10k --rounds 1 --repeats 1 --round-s 0.1",

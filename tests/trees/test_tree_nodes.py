@@ -128,10 +128,10 @@ async def test_after_a_crash_of_all_they_go_on_in_the_middle_of_a_tree(tree_ward
     for node in nodes:
         await node.break_off()
     steps = {index: rounds.learner.growth.state.step for index, rounds in seen.rounds.items()}
-    assert max(steps.values()) == 3 + 4 + 2
+    assert max(steps.values()) in {3 + 4 + 2, 3 + 4 + 3}, "the next level may have begun meanwhile"
     seen.given.clear()
     await finished(start(field), 2)
-    assert {labels[0] for labels in seen.given.values()} <= {"round 2, level 2", "round 2, level 3"}
+    assert {labels[0] for labels in seen.given.values()} <= {f"round 2, level {level}" for level in (2, 3, 4)}
     assert alike(field) == pooled(field)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from p2pfl.cli import merged
 from p2pfl.console.output import size
-from tests.cli.conftest import Outcome, change
+from tests.cli.conftest import change
 from tests.idx_files import write_set
 
 NAMES = [f"node{index}" for index in range(12)]
@@ -96,9 +96,7 @@ def test_a_graph_that_is_not_robust_enough_names_the_page_that_says_what_robust_
 
 @pytest.fixture
 def built_in(p2pfl, tmp_path, monkeypatch):
-    """Make federations of built-in tasks, and return a function that checks one, if asked as if without torch no model
-    could be counted.
-    """
+    """Make federations of built-in tasks; return a function that checks one, by models that are built or counted."""
     for site in ("north", "south"):
         rows = "\n".join(f"{n % 7},{n % 2},{n % 5}.5" for n in range(60))
         (tmp_path / f"{site}.csv").write_text(f"age,ill,dose\n{rows}\n", encoding="utf-8")
@@ -108,7 +106,6 @@ def built_in(p2pfl, tmp_path, monkeypatch):
     for name, options in {"digits": (), "mnist-idx": (), "ill": (*tables, "ill"), "dose": (*tables, "dose")}.items():
         assert p2pfl("new", name, *(options or ("--task", "digits"))).code == 0
     change(tmp_path / "mnist-idx/federation.toml", 'name = "digits"', 'name = "mnist-idx"\npath = "../mnist"')
-    change(tmp_path / "ill/federation.toml", '# model = "linear"', 'model = "mlp"')
 
     def check(*words, built=True):
         with monkeypatch.context() as patch:
@@ -118,46 +115,46 @@ def built_in(p2pfl, tmp_path, monkeypatch):
     return check
 
 
-TORCH = """
-import atexit, sys
-atexit.register(lambda: print("torch" in sys.modules, file=sys.stderr))
-from p2pfl.cli.main import main
-main(["check", *sys.argv[1:]])
-"""
-
-
 @pytest.mark.parametrize("task", ["digits", "mnist-idx", "ill", "dose"])
-def test_of_a_built_in_task_all_but_the_size_of_the_program_is_known_without_torch(built_in, tmp_path, task):
-    command = [sys.executable, "-c", TORCH, task]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path)
-    assert done.stderr == "False\n"
-    counted, built = facts(Outcome(0, done.stdout, "")), facts(built_in(task))
-    needs = json.loads(built_in(task, "--format", "json").out)["memory"].values()
-    own = size(max(sum(parts.values()) - parts["program"] for parts in needs))
-    assert counted.pop("memory").startswith(f"estimate: the program, which --all measures, and up to {own} a node (")
-    assert "(program " in built.pop("memory")
-    assert counted == built
+def test_check_of_a_built_in_task_imports_no_torch(built_in, tmp_path, task):
+    code = "import sys; from p2pfl.cli.check import check; check([sys.argv[1]], standalone_mode=False)"
+    command = [sys.executable, "-c", f"{code}; sys.exit('torch' in sys.modules)", task]
+    subprocess.run(command, check=True, timeout=60, cwd=tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("place", "right", "wrong"),
+    ("place", "right", "wrong", "how"),
     [
-        ("digits/federation.toml", "[training]", "hidden = 0\n[training]"),
-        ("digits/federation.toml", "[training]", "hidden = 3.5\n[training]"),
-        ("digits/federation.toml", "[training]", 'partition = "shards:2000"\n[training]'),
-        ("digits/federation.toml", '# share = "*"', 'share = "head.*"'),
-        ("digits/federation.toml", 'compressor = "q4"', 'compressor = "random-k:3000"'),
-        ("digits/federation.toml", 'optimizer = "sgd"', 'optimizer = "adam"\nmomentum = 0.5'),
-        ("digits/node1/node.toml", '# path = "data.npz"', 'path = "data.npz"'),
-        ("digits/node1/node.toml", '# device = "cpu"', 'device = "cuda:77"'),
-        ("mnist-idx/federation.toml", 'path = "../mnist"', 'path = "nowhere"'),
-        ("ill/federation.toml", "[training]", "class_weights = { il = 2.0 }\n[training]"),
-        ("dose/federation.toml", "[training]", 'metric = "accuracy"\n[training]'),
-        ("dose/federation.toml", "# logit_adjust = 0.0", "logit_adjust = 1.0"),
+        ("digits/federation.toml", "[training]", "hidden = 5\n[training]", "counted"),
+        ("digits/federation.toml", 'optimizer = "sgd"', 'optimizer = "adam"', "counted"),
+        ("digits/federation.toml", "# momentum = 0.0", "momentum = 0.9", "counted"),
+        ("mnist-idx/federation.toml", "[training]", "hidden = 5\n[training]", "counted"),
+        ("ill/federation.toml", '# model = "linear"', 'model = "mlp"', "counted"),
+        ("dose/federation.toml", "# weight_decay = 0.0", "weight_decay = 0.1", "counted"),
+        ("digits/federation.toml", "[training]", "hidden = 200000\n[training]", "built"),
+        ("digits/federation.toml", '# share = "*"', 'share = "1.*"', "built"),
+        ("digits/node1/node.toml", '# device = "cpu"', 'device = "auto"', "in part"),
+        ("digits/federation.toml", "[training]", "hidden = 0\n[training]", "wrong"),
+        ("digits/federation.toml", '# share = "*"', 'share = "head.*"', "wrong"),
+        ("digits/federation.toml", 'optimizer = "sgd"', 'optimizer = "adam"\nmomentum = 0.5', "wrong"),
+        ("digits/node1/node.toml", '# path = "data.npz"', 'path = "data.npz"', "wrong"),
+        ("digits/node1/node.toml", '# device = "cpu"', 'device = "cuda:77"', "wrong"),
+        ("mnist-idx/federation.toml", 'path = "../mnist"', 'path = "nowhere"', "wrong"),
+        ("ill/federation.toml", "[training]", "class_weights = { il = 2.0 }\n[training]", "wrong"),
+        ("dose/federation.toml", "[training]", 'metric = "accuracy"\n[training]', "wrong"),
+        ("dose/federation.toml", "# logit_adjust = 0.0", "logit_adjust = 1.0", "wrong"),
     ],
 )
-def test_a_mistake_in_a_built_in_task_is_the_same_as_with_torch(built_in, tmp_path, place, right, wrong):
+def test_without_torch_a_built_in_task_has_the_same_figures_and_mistakes(built_in, tmp_path, place, right, wrong, how):  # noqa: PLR0917
     change(tmp_path / place, right, wrong)
     task = place.partition("/")[0]
-    outcome = built_in(task, built=False)
-    assert (outcome.code, outcome.err) == (2, built_in(task).err)
+    outcome, built = built_in(task, built=False), built_in(task)
+    assert (outcome.code, outcome.err) == (2 if how == "wrong" else 0, built.err)
+    needs = json.loads(built_in(task, "--format", "json").out)["memory"].values()
+    own = size(max((sum(parts.values()) - parts["program"] for parts in needs), default=0))
+    said, expected = facts(outcome), facts(built)
+    memory, _ = said.pop("memory", ""), expected.pop("memory", "")
+    assert said == expected
+    start = "estimate: the program, which --all measures, and up to "
+    assert memory.startswith(f"{start}{own} a node (" if how == "counted" else start if how == "in part" else "")
+    assert (how == "built") == ("(program " in memory)

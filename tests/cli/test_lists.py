@@ -12,25 +12,12 @@ from p2pfl.compress import EXAMPLES, STAGES, make_compressor
 from p2pfl.core import STALENESS
 from p2pfl.methods import METHODS
 from p2pfl.reporting import compressor_figures
-
-PROX = '''\
-"""FedProx (arXiv 1812.06127): each step is also drawn back to the model that its round began with."""
-
-from p2pfl import Method
-
-
-class prox(Method):
-    def __init__(self, mu=0.01):
-        self.mu = mu
-
-    def gradient(self, g, w, start):
-        return g + self.mu * (w - start["anchor"])
-'''
+from tests.learn.methods.test_methods import TEN_LINES
 
 
 @pytest.fixture
 def prox(tmp_path):
-    (tmp_path / "prox.py").write_text(PROX)
+    (tmp_path / "prox.py").write_text(TEN_LINES)
 
 
 def test_all_methods_are_listed_with_what_they_do_and_their_source(p2pfl):

@@ -7,22 +7,15 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from p2pfl.crypto.identity import Identity, public_text
+from tests.cli.conftest import Outcome
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 BOARDS = ("pi1", "pi2", "pi3", "pi4", "pi5")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
 
 
 def _run(*arguments, env=None):

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from p2pfl.config import Compute, TrainingConfig
-from p2pfl.learn import CountedLearner, RoundStart, learner_for, load_digits, own_classes, unscaled
+from p2pfl.config import TrainingConfig
+from p2pfl.learn import RoundStart, learner_for, load_digits
 from p2pfl.learn.digits import digits
 
 
@@ -41,31 +41,3 @@ def test_one_node_with_all_digits_learns_them_with_the_defaults(context, seed):
     for round_index in range(TrainingConfig().rounds):
         vector = learner.train(RoundStart(vector), round_index).vector
     assert learner.evaluate(vector, "test").accuracy >= 0.93
-
-
-@pytest.mark.parametrize("hidden", [1, 32])
-@pytest.mark.parametrize(
-    "training", [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adam", "keep_optimizer": True}]
-)
-def test_counted_without_torch_a_learner_is_as_large_as_one_that_is_built(context, hidden, training):
-    built, counted = (
-        learner_for(digits(hidden=hidden), context(), TrainingConfig(**training), counted=counted)
-        for counted in (False, True)
-    )
-    assert isinstance(counted, CountedLearner)
-    for learner in (built, counted):
-        learner.rows = [(part.nbytes, [*part.inputs.shape]) for part in (learner.train_set, learner.test_set)]
-        learner.training_bytes = getattr(learner, "model", learner).bytes_in_training
-    for name in ("size", "personal", "shape_digest", "samples", "rows", "training_bytes"):
-        assert getattr(counted, name) == getattr(built, name), name
-    assert counted.local_state() == built.local_state() == {}
-    assert (unscaled(counted), own_classes(counted)) == (unscaled(built), own_classes(built))
-
-
-@pytest.mark.parametrize(
-    ("hidden", "fields"), [(200_000, {}), (8, {"share": ("1.*",)}), (8, {"compute": Compute(precision="bf16")})]
-)
-def test_what_might_not_fit_in_memory_or_is_not_usual_is_built(monkeypatch, context, hidden, fields):
-    monkeypatch.setattr("p2pfl.learn.trainer.TorchLearner", lambda *_, **__: "built")
-    task = digits(hidden=hidden)
-    assert learner_for(task, context(), TrainingConfig(), **fields, counted=True) == "built"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 
 import pytest
 
 from p2pfl.cli.main import main
 from p2pfl.crypto.identity import Identity, public_text
+from tests.cli.conftest import Outcome
 
 HEAD = """
 [federation]
@@ -28,13 +28,6 @@ closing_rounds = 4
 [gossip]
 linger_s = 2
 """
-
-
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture

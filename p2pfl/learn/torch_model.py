@@ -57,8 +57,8 @@ class Sgd:
         """The number of values that it keeps for each parameter."""
 
     def begin(self, rate: float) -> Step:
-        """Make a step function with this learning rate. It skips parameters whose gradient is None. Its state starts
-        from `memory`, or empty.
+        """Make a step function with this learning rate, to be called under `torch.no_grad`. It skips parameters whose
+        gradient is None. Its state starts from `memory`, or empty.
         """
         parameters, training = self.parameters, self.training
         momentum, decay = training.momentum, training.weight_decay
@@ -184,16 +184,6 @@ def remember(optimizer: Optimizer, state: Mapping[str, NDArray[np.generic]]) -> 
             like = torch.from_numpy(np.array(array))
             memory.setdefault(kind, {})[parameter] = like if kind == "taken" else like.to(parameter)
     optimizer.memory = memory
-
-
-def _with_gradients(parameters: Sequence[nn.Parameter]) -> tuple[list[Tensor], list[Tensor]]:
-    moving: list[Tensor] = []
-    gradients: list[Tensor] = []
-    for parameter in parameters:
-        if parameter.grad is not None:
-            moving.append(parameter)
-            gradients.append(parameter.grad)
-    return moving, gradients
 
 
 OPTIMIZER = "optimizer:"

@@ -25,6 +25,7 @@ SMALLEST = {
     "conformance": "--seeds 1 --rounds 2 --nodes 4",
     "disturbed": "losses --scenario wipe --rounds 10",
     "digits": "--seeds 1 --nodes 2 --partition iid",
+    "durability": "--schedules 1",
     "floods": "--floods none,pings --from own --seconds 1 --repeats 1 --nodes 2",
     "goodput": "--mb 1 --messages 1 --repeats 1",
     "idle": "--nodes 2 --topology path --seconds 5",

@@ -20,15 +20,8 @@ from p2pfl.features.status import MESSAGE_BYTES, ExtensionChannel, spread
 CHANNEL: ExtensionChannel = spread.CHANNEL
 
 
-class Member(Made):
-    """A member of which nothing changes unless its rounds do."""
-
-    def accuracy(self, index):
-        return 0.9
-
-
 class Host:
-    """Members of this process's version. Calls return what they send: source, target, content."""
+    """Members of this process's version, which train nothing. Calls return what they send: source, target, content."""
 
     def __init__(self, nodes, topology):
         self.shape, self.now, self.members, self.sent = (nodes, topology), 0.0, {}, []
@@ -39,7 +32,8 @@ class Host:
 
     def start(self, now, index):
         self.now = now
-        made = self.members[index] = Member(*self.shape, own=index, send=partial(self._send, index))
+        made = self.members[index] = Made(*self.shape, own=index, send=partial(self._send, index))
+        made.accuracy = lambda _: 0.9
         for peer in made.edges:
             made.lose(peer)
 
@@ -80,10 +74,6 @@ class Host:
         roster = made.display.roster
         gone = [member for member, row in roster.rows.items() if roster.is_gone(row, self.now)]
         return gone, [event.about for event in made.feed.events if event.kind in ("not-heard", "joined")]
-
-    def counter(self, index):
-        """Return how many rows a member has signed."""
-        return self.members[index].display.spread.counter
 
 
 class Elsewhere:

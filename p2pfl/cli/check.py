@@ -1,7 +1,8 @@
 """`p2pfl check`: read everything that a run would read, and report what would happen. Nothing is started or written.
 
 The task, which is the user's code, is loaded, and so are the data of every node whose folder is here. The first lines
-are what a person must know before a run; `--all` adds what features say in full, and JSON has every figure.
+are what a person must know before a run; for a built-in task they take no torch, as models are counted and not built.
+`--all` adds what features say in full, and JSON has every figure.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ PARTS_NAMED = 4
 )
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
 @click.option(
-    "--all", "in_full", is_flag=True, help="Also show tables, how much the nodes' data differ, noise, arrays."
+    "--all", "in_full", is_flag=True, help="Also tables, how much the nodes' data differ, noise, arrays, all memory."
 )
 @format_option("table", "json")
 def check(federation: Path, form: Form, *, in_full: bool) -> int:

@@ -392,8 +392,7 @@ def _traffic(inspected: Inspected) -> dict[str, Any] | None:
         channels = len(method_of(federation).channels)
     except UserError:  # the check of the method reports it
         channels = 1
-    fewer = fragments_instead(federation, shared * channels)
-    inspected.warnings += [fewer] if fewer else []
+    inspected.warnings += filter(None, [fragments_instead(federation, shared * channels)])
     return {
         "share": list(federation.gossip.share),
         "personal_parameters": [min(personal), max(personal)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -66,6 +67,27 @@ def test_corrections_as_large_as_the_steps_of_adam_are_warned_of(p2pfl, ward):
         (ward / "federation.toml").write_text(text, encoding="utf-8")
         said = p2pfl("check", ward).out
         assert said.count("method variate: its corrections have the size of steps of adamw") == warned, said
+
+
+def test_fragments_are_recommended_where_copies_of_a_large_model_take_the_memory(p2pfl, tmp_path):
+    p2pfl("new", "big", "--nodes", "5", "--topology", "complete")
+    for name in NAMES[1:5]:
+        shutil.rmtree(tmp_path / "big" / name)
+    change(tmp_path / "big/task.py", "32", "36_000")
+    file = tmp_path / "big/federation.toml"
+    usual, half = file.read_text(encoding="utf-8"), "less memory, and 22 MB sent to them in a round in place of"
+    for right, other, words in (
+        ('"q4"', '"none"', f"130 MB {half} 43 MB: docs/how-to/fewer-bytes.md"),
+        ('"q4"', '"q4"', f"54 MB {half} 6 MB: docs/how-to/fewer-bytes.md"),
+        ('"q4"', '"fragment:4"', ""),
+        ('rule = "mean"', 'rule = "hampel:b=1"', ""),
+        ('"complete"', '"ring"', ""),
+    ):
+        file.write_text(usual.replace(right, other), encoding="utf-8")
+        outcome = p2pfl("check", "big")
+        told = [line for line in outcome.out.splitlines() if "keeps no copies of 4 neighbors' models: " in line]
+        assert (outcome.code, len(told)) == (0, bool(words)), outcome.out
+        assert words in "".join(told)
 
 
 def test_the_promise_of_privacy_is_in_the_first_lines(p2pfl, ward):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from p2pfl.config import load_config, load_node, node_file
 
@@ -58,6 +60,20 @@ def test_what_does_not_fit_is_one_error_and_leaves_nothing(p2pfl, there, change,
         (there / change).unlink()
     outcome = p2pfl("new", "chat", "--task", "lora", *words)
     assert (outcome.code, said in outcome.err, (there / "chat").exists()) == (2, True, False), outcome.err
+
+
+def test_what_fragments_would_save_is_said_of_large_adapters_with_four_neighbors(p2pfl, there):
+    """Of rank 8, on a layer of 1 by 400,000; embeddings and the last layer have none."""
+    layers = {"up": (1, 400_000), "embed_tokens": (1, 900_000), "lm_head": (1, 900_000), "norm": (900_000,)}
+    weights = {f"model.{name}.weight": np.zeros(shape, np.float16) for name, shape in layers.items()}
+    save_file(weights, there / "tiny/model.safetensors")
+    for name in ("carl.txt", "dora.txt"):
+        (there / "texts" / name).write_text("some text", encoding="utf-8")
+    for topology, words in (("complete", "4 neighbors' models: 64 MB less memory, and 26 MB sent"), ("ring", "")):
+        how = ("--model", "tiny", "--data", "texts", "--topology", topology)
+        outcome = p2pfl("new", f"chat-{topology}", "--task", "lora", *how)
+        assert (outcome.code, "fragment:2" in outcome.err) == (0, bool(words))
+        assert words in outcome.err
 
 
 def test_its_options_are_refused_for_other_tasks(p2pfl, there):

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
+from p2pfl import Federation
 from p2pfl.cli.check import check
 from p2pfl.config import load_config
 from p2pfl.errors import UserError
@@ -252,6 +253,28 @@ def test_a_federation_is_planned_from_another_folder_by_relative_paths(tmp_path,
         "gossip": {"rule": "mean", "compressor": "q4"},
     }
     assert (winner / "graph.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("large", "worth", "wished", "spec"),
+    [
+        (1_000, {}, {}, "fragment:2"),
+        (10_000, {}, {}, "q4"),
+        (1_000, {"q4": 0.1}, {}, "q4"),
+        (1_000, {}, {"bytes_per_day": 2_000}, "q4"),
+        (1_000, {}, {"max_degree": 3}, "q4"),
+    ],
+)
+def test_of_equals_a_large_model_has_the_one_without_replicas_unless_bytes_are_short(
+    *, tmp_path, pretend, monkeypatch, large, worth, wished, spec
+):
+    """The digits have 9,640 bytes. With three neighbors a node has few replicas."""
+    monkeypatch.setattr("p2pfl.engine.rounds.LARGE_BYTES", large)
+    Federation(nodes=6).save(tmp_path / "base")
+    pretend(worth, sent={"fragment:2": 5_000, "q4": 900})
+    wishes = PlanWishes(task=str(tmp_path / "base"), **wished)
+    winner = write_plan(make_plan(wishes, tmp_path / "out", within_s=60.0, jobs=1, tell=silent), tmp_path / "out")
+    assert tomllib.loads((winner / "changes.toml").read_text())["gossip"]["compressor"] == spec
 
 
 def test_where_none_is_looked_at_closer_all_the_time_serves_the_first_look(tmp_path, monkeypatch):

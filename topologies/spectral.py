@@ -286,7 +286,7 @@ def _mixing_rate(topology: Topology, weights: str, eigen: Extremes, *, certify: 
     constant = _constant(topology, weights, eigen)
     if constant is not None:
         return _rate(eigen, constant)
-    return _rate(extremes(weighted(topology, weights), certify=certify), 1.0)
+    return _rate(extremes(weighted(topology, weights), certify=certify, beyond=eigen.beyond), 1.0)
 
 
 def _rate(extremes: Extremes, factor: float) -> _Rate:

@@ -1,8 +1,7 @@
 """The iterations that find the ends of a large spectrum; `extremes` chooses the one that suits a graph.
 
 - Lanczos' method: both ends from one random start vector. The kernel is projected out of every vector. There is no
-  reorthogonalization: a converged eigenvalue may appear twice, which does not matter for the two ends (Paige 1980),
-  and a pair is accepted only by its true residual.
+  reorthogonalization: a converged eigenvalue may appear twice, which does not matter for the two ends (Paige 1980).
 - The pseudoinverse by elimination: its largest eigenvalue is one over the smallest of the Laplacian. For graphs with
   a small gap and small separators: paths, rings, trees, tori and planar graphs.
 """
@@ -18,30 +17,45 @@ import numpy as np
 from topologies.eigen.certificate import FactorBudget, QuadraticForm, factor, shrink
 from topologies.eigen.laplacian import Array, Laplacian
 
+Over = Callable[[], bool]
+"""Tells whether the time to compute is over."""
+FEWEST = 20
+"""The dimensions of a space that are there, whatever the time."""
 BASIS_BYTES = 100_000_000
 """The maximum size of a basis that is kept in memory; the vectors of a larger one are recomputed on request."""
 UNLIKELY = 1e-9
 """The probability with which `slack` may be exceeded."""
 
 
+def never() -> bool:
+    """Tell that there is time left."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Ritz:
-    """An approximate eigenvalue; `residual` estimates ||A x - value x||; `mix` has the coefficients of its vector."""
+    """An approximate eigenvalue; `residual` estimates ||A x - value x||; `mix` has the coefficients of its vector.
+
+    `gap` is the distance to the next approximate eigenvalue, infinite if there is none.
+    """
 
     value: float
     residual: float
     mix: Array
+    gap: float
 
 
 class Krylov:
     """A Krylov space. `apply` maps a vector of shape (n,) to another; `kernel` is a unit vector (n,) that it maps to 0.
 
-    `dead` becomes True when the space is invariant: then all its eigenvalues are the operator's.
+    `dead` becomes True when the space is invariant: then all its eigenvalues are the operator's. When it is `over`, a
+    space of a few dimensions grows no more.
     """
 
-    def __init__(self, apply: Callable[[Array], Array], kernel: Array, *, seed: int = 0) -> None:
+    def __init__(self, apply: Callable[[Array], Array], kernel: Array, over: Over = never, *, seed: int = 0) -> None:
         self._apply = apply
         self._kernel = kernel
+        self._over = over
         self._seed = seed
         self._along: list[float] = []
         self._across: list[float] = []
@@ -55,9 +69,13 @@ class Krylov:
     def size(self) -> int:
         return len(self._along)
 
+    @property
+    def ended(self) -> bool:
+        return self.dead or self._over()
+
     def extend(self, size: int) -> None:
         """Extend the space to `size` dimensions, or until it is invariant."""
-        while self.size < size and not self.dead:
+        while self.size < size and not self.dead and (self.size < FEWEST or not self._over()):
             self._keep(self._now)
             after = self._apply(self._now)
             self.products += 1
@@ -127,19 +145,22 @@ class Krylov:
         return total
 
     def _ritz(self, which: int) -> Ritz:
-        values, vectors = _tridiagonal(np.array(self._along), np.array(self._across[:-1]), which)
-        residual = 0.0 if self.dead else self._across[-1] * abs(float(vectors[-1]))
-        return Ritz(values, residual, vectors)
+        first = max(0, min(which, self.size - 2))
+        values, vectors = _tridiagonal(np.array(self._along), np.array(self._across[:-1]), first)
+        value, mix = float(values[which - first]), vectors[:, which - first]
+        residual = 0.0 if self.dead else self._across[-1] * abs(float(mix[-1]))
+        return Ritz(value, residual, mix, float(np.ptp(values)) if len(values) > 1 else math.inf)
 
 
-def _tridiagonal(diagonal: Array, beside: Array, which: int) -> tuple[float, Array]:
+def _tridiagonal(diagonal: Array, beside: Array, first: int) -> tuple[Array, Array]:
+    """Return the eigenvalue of rank `first` and the next, as far as they exist, and their vectors as columns."""
     if len(diagonal) <= 100:
         values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1))
-        return float(values[which]), vectors[:, which]
+        return values[first : first + 2], vectors[:, first : first + 2]
     from scipy.linalg import eigh_tridiagonal  # noqa: PLC0415 - not needed for small graphs
 
-    values, vectors = eigh_tridiagonal(diagonal, beside, select="i", select_range=(which, which))
-    return float(values[0]), vectors[:, 0]
+    pair: tuple[Array, Array] = eigh_tridiagonal(diagonal, beside, select="i", select_range=(first, first + 1))
+    return pair
 
 
 class Inverse:

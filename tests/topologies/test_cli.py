@@ -315,7 +315,6 @@ def test_a_family_that_is_gone_says_what_to_use(name):
     ("arguments", "said"),
     [
         (["augment", "ring", "-n", "9", "--add", "1"], "augment is gone: use p2pfl topology design SPEC --add K"),
-        (["info", "ring", "-n", "9", "--within", "1s"], "info --within is gone: use Ctrl-C"),
         (["info", "ring", "-n", "9", "--near=1ms"], "topology info --help' for help. Error: --near is gone: use --far"),
         (["info", "ring", "-n", "9", "--weights", "max-degree"], "max-degree is gone: use metropolis or best-constant"),
         (["convert", "ring", "-n", "9", "ring.metis"], ".metis is gone: use edgelist"),

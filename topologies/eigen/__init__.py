@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.eigen.certificate import CHEAP, LARGE, FactorBudget, at_least, too_wide
-from topologies.eigen.iterations import Inverse, Krylov, Over, Ritz, never
+from topologies.eigen.iterations import Krylov, Over, Ritz, inverse_of, never
 from topologies.eigen.laplacian import Array, Laplacian
 from topologies.errors import TopologyError
 
@@ -82,13 +82,13 @@ class Extremes:
     low: float
     high: float
     method: str
-    residual: float
-    lower: float | None
-    certified: bool
+    residual: float = 0.0
+    lower: float | None = None
+    certified: bool = False
     converged: bool
-    products: int
+    products: int = 0
     """The number of matrix-vector products and of linear systems solved."""
-    find: Callable[[], Array]
+    find: Callable[[], Array] = lambda: np.zeros(0)
     beyond: bool = False
     probable: float | None = None
     high_residual: float = 0.0
@@ -128,51 +128,30 @@ def require_converged(result: Extremes) -> Extremes:
 
 def exactly(low: float, high: float, method: str) -> Extremes:
     """Make extremes from a formula."""
-    return Extremes(
-        low=low,
-        high=high,
-        method=method,
-        residual=0.0,
-        lower=low,
-        certified=True,
-        converged=True,
-        products=0,
-        find=lambda: np.zeros(0),
-        highest=high,
-    )
+    return Extremes(low=low, high=high, method=method, lower=low, certified=True, converged=True, highest=high)
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """The largest eigenvalue by Lanczos' method, as far as it converged, and the number of products the search took."""
-
-    high: float
-    residual: float
-    products: int
-
-
-def from_vector(laplacian: Laplacian, vector: Array, method: str, ends: Ends, gap: float = 0.0) -> Extremes:
-    """Evaluate a vector (nodes,) found by some method: its Rayleigh quotient and its true residual."""
+def from_vector(laplacian: Laplacian, vector: Array, method: str, high: Ritz, gap: float = 0.0) -> Extremes:
+    """Evaluate a vector (nodes,) found by some method: its Rayleigh quotient and its true residual. `high` is the other
+    end, as far as it converged; `gap` the distance to the next eigenvalue that was found.
+    """
     vector = vector - laplacian.kernel * (laplacian.kernel @ vector)
     vector /= np.linalg.norm(vector)
     low = laplacian.quotient(vector)
     residual = float(np.linalg.norm(laplacian.times(vector) - low * vector))
-    return _unproven(laplacian, Ritz(low, residual, np.zeros(0), gap), method, ends, lambda: vector)
+    return _unproven(laplacian, Ritz(low, residual, gap), method, high, lambda: vector)
 
 
-def _unproven(laplacian: Laplacian, low: Ritz, method: str, ends: Ends, find: Callable[[], Array]) -> Extremes:
+def _unproven(laplacian: Laplacian, low: Ritz, method: str, high: Ritz, find: Callable[[], Array]) -> Extremes:
     return Extremes(
         low=low.value,
-        high=ends.high,
+        high=high.value,
         method=method,
         residual=low.residual,
-        lower=None,
-        certified=False,
         converged=settled(low),
-        products=ends.products,
         find=find,
-        high_residual=ends.residual,
-        highest=max(ends.high, laplacian.largest),
+        high_residual=high.residual,
+        highest=max(high.value, laplacian.largest),
     )
 
 
@@ -279,19 +258,20 @@ def _small(laplacian: Laplacian) -> Iterator[Extremes | None]:
     """
     yield (dense := dense_extremes(laplacian))
     budget = FactorBudget(core=laplacian.nodes, fill=0.0)
-    yield inverse_extremes(laplacian, budget, Ends(dense.high, dense.high_residual, 0))
+    yield inverse_extremes(laplacian, budget, Ritz(dense.high, dense.high_residual))
 
 
 def _large(laplacian: Laplacian, budget: FactorBudget, over: Over, *, beyond: bool) -> Iterator[Extremes | None]:
     krylov = krylov_of(laplacian, over)
-    ends, result = lanczos_extremes(laplacian, krylov)
+    high, result = lanczos_extremes(laplacian, krylov)
     yield replace(result, beyond=beyond) if result else None
-    yield (result := None if beyond or over() else inverse_extremes(laplacian, budget, ends))
+    result = None if beyond or over() else inverse_extremes(laplacian, budget, high)
+    yield replace(result, products=krylov.products + result.products) if result else None
     if result and 4.0 * LONGEST * math.sqrt(result.low / result.high) < DIGITS:
         return
     krylov.extend(LONGEST)
     # a core that is too large for the inverse is so for a proof
-    yield replace(_from_ritz(laplacian, krylov, krylov.lowest(), ends), beyond=result is None)
+    yield replace(_from_ritz(laplacian, krylov, krylov.lowest(), high), beyond=result is None)
 
 
 def dense_extremes(laplacian: Laplacian) -> Extremes:
@@ -301,7 +281,7 @@ def dense_extremes(laplacian: Laplacian) -> Extremes:
     above = 2.0 * laplacian.largest
     solved = eigenvalues(laplacian.dense() + above * np.outer(laplacian.kernel, laplacian.kernel))
     high = float(solved.values[-2])
-    judged = from_vector(laplacian, np.array(solved.vectors[:, 0]), "dense", Ends(high, solved.bound, 0))
+    judged = from_vector(laplacian, np.array(solved.vectors[:, 0]), "dense", Ritz(high, solved.bound))
     # the sum rounds each entry once more
     bound = solved.bound + 8.0 * ULP * laplacian.largest
     judged = replace(judged, highest=min(judged.highest, high + bound))
@@ -317,7 +297,7 @@ def krylov_of(laplacian: Laplacian, over: Over = never) -> Krylov:
     return Krylov(apply, laplacian.kernel, over)
 
 
-def lanczos_extremes(laplacian: Laplacian, krylov: Krylov) -> tuple[Ends, Extremes | None]:
+def lanczos_extremes(laplacian: Laplacian, krylov: Krylov) -> tuple[Ritz, Extremes | None]:
     """Compute both ends from one space. The lower one is None if it is out of reach."""
     low: Ritz | None = None
     goal, most = 20, _product_limit(laplacian)
@@ -335,30 +315,29 @@ def lanczos_extremes(laplacian: Laplacian, krylov: Krylov) -> tuple[Ends, Extrem
         if krylov.ended or krylov.size >= most or (high_done and (low is not None or hopeless)):
             break
         goal = min(most, goal + max(10, goal // 10))
-    ends = Ends(high.value, high.residual, krylov.products)
     if low is None and not krylov.dead:
-        return ends, None
-    return ends, _from_ritz(laplacian, krylov, low or krylov.lowest(), ends)
+        return high, None
+    return high, _from_ritz(laplacian, krylov, low or krylov.lowest(), high)
 
 
 def _product_limit(laplacian: Laplacian) -> int:
     return MOST * min(4, max(1, 100_000 // laplacian.nodes))
 
 
-def _from_ritz(laplacian: Laplacian, krylov: Krylov, low: Ritz, ends: Ends) -> Extremes:
+def _from_ritz(laplacian: Laplacian, krylov: Krylov, low: Ritz, high: Ritz) -> Extremes:
     """Evaluate a Ritz value; its vector is computed when somebody needs it, or where rounding would spoil the value."""
     probable = low.value - krylov.slack() * laplacian.largest
     find = cache(partial(krylov.vector, low))
-    if low.value > ROUNDED * ends.high:
-        result = _unproven(laplacian, low, "lanczos", ends, find)
+    if low.value > ROUNDED * high.value:
+        result = _unproven(laplacian, low, "lanczos", high, find)
     else:
-        result = from_vector(laplacian, find(), "lanczos", ends, low.gap)
+        result = from_vector(laplacian, find(), "lanczos", high, low.gap)
     return replace(result, products=krylov.products, probable=probable if probable > 0.0 else None)
 
 
-def inverse_extremes(laplacian: Laplacian, budget: FactorBudget, ends: Ends) -> Extremes | None:
+def inverse_extremes(laplacian: Laplacian, budget: FactorBudget, high: Ritz) -> Extremes | None:
     """Compute the extremes from the inverse; None if it does not fit into the budget."""
-    inverse = Inverse.of(laplacian, budget)
+    inverse = inverse_of(laplacian, budget)
     if inverse is None:
         return None
     krylov = Krylov(inverse, laplacian.kernel)
@@ -372,23 +351,22 @@ def inverse_extremes(laplacian: Laplacian, budget: FactorBudget, ends: Ends) -> 
     # once more through the inverse, since the remaining high frequencies would dominate the residual
     vector = inverse(krylov.vector(top))
     gap = 1.0 / (top.value - top.gap) - 1.0 / top.value if top.gap < top.value else math.inf
-    ends = replace(ends, products=ends.products + krylov.products + 1)
-    return from_vector(laplacian, vector, "inverse", ends, gap)
+    return replace(from_vector(laplacian, vector, "inverse", high, gap), products=krylov.products + 1)
 
 
-def largest(laplacian: Laplacian) -> tuple[float, float]:
+def largest(laplacian: Laplacian, over: Over = never) -> tuple[float, float]:
     """Compute the largest eigenvalue of any graph, connected or not, and its residual."""
     if not len(laplacian.ends):
         return 0.0, 0.0
     if _is_small(laplacian):
         solved = eigenvalues(laplacian.dense())
         return float(solved.values[-1]), solved.bound
-    krylov = krylov_of(laplacian)
+    krylov = krylov_of(laplacian, over)
     goal = 20
     while True:
         krylov.extend(goal)
         high = krylov.highest()
         near = min(high.residual, laplacian.largest - high.value) <= TOLERANCE * high.value
-        if near or krylov.dead or krylov.size >= _product_limit(laplacian):
+        if near or krylov.ended or krylov.size >= _product_limit(laplacian):
             return high.value, high.residual
         goal += max(10, goal // 4)

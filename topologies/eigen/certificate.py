@@ -276,13 +276,11 @@ def at_least(laplacian: Laplacian, sigma: float, budget: FactorBudget = CHEAP, t
     if core is None:
         return None
     form, dense = core
-    if not dense:
-        return _sparse_proof(_tightened(form, SPARE[0] * tolerance), SPARE[0] * tolerance)
-    return any(_dense_proof(_tightened(form, share * tolerance), share * tolerance) for share in SPARE)
-
-
-def _tightened(form: QuadraticForm, spare: float) -> QuadraticForm:
-    return replace(form, e=form.e * (1.0 + spare))
+    for spare in np.multiply(SPARE if dense else SPARE[:1], tolerance).tolist():
+        tightened = replace(form, e=form.e * (1.0 + spare))
+        if _dense_proof(tightened, spare) if dense else _sparse_proof(tightened, spare):
+            return True
+    return False
 
 
 def _unit(form: QuadraticForm, spare: float) -> Array:
@@ -320,13 +318,10 @@ def expected_fill(form: QuadraticForm) -> float:
     twice as much. This is an estimate, not a bound: a graph that defeats it (a hub beside a grid) looks too large, and
     is skipped.
     """
-    return len(form.c) + float(_widest_level(form)) ** 2 * float(np.log2(max(2, form.size)))
-
-
-def _widest_level(form: QuadraticForm) -> int:
-    """Find the widest level of a breadth-first search from a node that is far from some other node."""
     core = Topology("core", form.size, np.stack([form.i, form.j], axis=1))
-    return int(np.bincount(hops(core, int(np.argmax(hops(core, 0))))).max())
+    # from a node that is far from some other node
+    widest = float(np.bincount(hops(core, int(np.argmax(hops(core, 0))))).max())
+    return len(form.c) + widest**2 * float(np.log2(max(2, form.size)))
 
 
 def too_wide(laplacian: Laplacian, low: float, budget: FactorBudget) -> bool:

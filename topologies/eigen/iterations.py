@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from topologies.eigen.certificate import FactorBudget, QuadraticForm, factor, sh
 from topologies.eigen.laplacian import Array, Laplacian
 
 Over = Callable[[], bool]
-"""Tells whether the time to compute is over."""
+"""True when the time to search is over."""
 FEWEST = 20
 """The dimensions of a space that are there, whatever the time."""
 BASIS_BYTES = 100_000_000
@@ -28,7 +28,6 @@ UNLIKELY = 1e-9
 
 
 def never() -> bool:
-    """Tell that there is time left."""
     return False
 
 
@@ -41,8 +40,8 @@ class Ritz:
 
     value: float
     residual: float
-    mix: Array
-    gap: float
+    gap: float = 0.0
+    mix: Array = field(default_factory=lambda: np.zeros(0))
 
 
 class Krylov:
@@ -52,11 +51,10 @@ class Krylov:
     space of a few dimensions grows no more.
     """
 
-    def __init__(self, apply: Callable[[Array], Array], kernel: Array, over: Over = never, *, seed: int = 0) -> None:
+    def __init__(self, apply: Callable[[Array], Array], kernel: Array, over: Over = never) -> None:
         self._apply = apply
         self._kernel = kernel
         self._over = over
-        self._seed = seed
         self._along: list[float] = []
         self._across: list[float] = []
         self._basis: list[Array] | None = []
@@ -76,7 +74,9 @@ class Krylov:
     def extend(self, size: int) -> None:
         """Extend the space to `size` dimensions, or until it is invariant."""
         while self.size < size and not self.dead and (self.size < FEWEST or not self._over()):
-            self._keep(self._now)
+            if self._basis is not None:
+                self._basis.append(self._now)
+                self._basis = self._basis if len(self._basis) * self._now.nbytes <= BASIS_BYTES else None
             after = self._apply(self._now)
             self.products += 1
             if self._across:
@@ -118,16 +118,9 @@ class Krylov:
         return (math.log(1.648 * math.sqrt(dimension) / UNLIKELY) / (2 * self.size - 1)) ** 2
 
     def _start(self) -> Array:
-        vector = np.random.default_rng(self._seed).standard_normal(len(self._kernel))
+        vector = np.random.default_rng(0).standard_normal(len(self._kernel))
         vector -= self._kernel * (self._kernel @ vector)
         return np.asarray(vector / np.linalg.norm(vector))
-
-    def _keep(self, vector: Array) -> None:
-        if self._basis is None:
-            return
-        self._basis.append(vector)
-        if len(self._basis) * vector.nbytes > BASIS_BYTES:
-            self._basis = None
 
     def _second_pass(self, mix: Array) -> Array:
         before, now = np.zeros(len(self._kernel)), self._start()
@@ -149,7 +142,7 @@ class Krylov:
         values, vectors = _tridiagonal(np.array(self._along), np.array(self._across[:-1]), first)
         value, mix = float(values[which - first]), vectors[:, which - first]
         residual = 0.0 if self.dead else self._across[-1] * abs(float(mix[-1]))
-        return Ritz(value, residual, mix, float(np.ptp(values)) if len(values) > 1 else math.inf)
+        return Ritz(value, residual, float(np.ptp(values)) if len(values) > 1 else math.inf, mix)
 
 
 def _tridiagonal(diagonal: Array, beside: Array, first: int) -> tuple[Array, Array]:
@@ -163,37 +156,30 @@ def _tridiagonal(diagonal: Array, beside: Array, first: int) -> tuple[Array, Arr
     return pair
 
 
-class Inverse:
-    """The operator N^1/2 L_c^+ N^1/2 on vectors (n,) that are orthogonal to the kernel N^1/2 1."""
+def inverse_of(laplacian: Laplacian, budget: FactorBudget) -> Callable[[Array], Array] | None:
+    """Return the operator N^1/2 L_c^+ N^1/2 on vectors (n,) that are orthogonal to the kernel N^1/2 1.
 
-    def __init__(self, laplacian: Laplacian, form: QuadraticForm, core: Callable[[Array], Array]) -> None:
-        self._root = np.sqrt(laplacian.n)
-        self._kernel = laplacian.kernel
-        self._nodes = form.nodes
-        self._steps = form.steps
-        self._core = core
+    None if its factors would not fit into the budget, or do not exist.
+    """
+    if (core := shrink(QuadraticForm.of(laplacian), budget, keep=True)) is None:
+        return None
+    form, dense = core
+    if (solve := _dense_core(form) if dense else _sparse_core(form)) is None:
+        return None
 
-    @classmethod
-    def of(cls, laplacian: Laplacian, budget: FactorBudget) -> Inverse | None:
-        """Build the inverse; None if the factors would not fit into the budget, or do not exist."""
-        core = shrink(QuadraticForm.of(laplacian), budget, keep=True)
-        if core is None:
-            return None
-        form, dense = core
-        solve = _dense_core(form) if dense else _sparse_core(form)
-        return cls(laplacian, form, solve) if solve else None
-
-    def __call__(self, y: Array) -> Array:
-        b = self._root * y
-        for step in self._steps:
+    def apply(y: Array) -> Array:
+        b = laplacian.root * y
+        for step in form.steps:
             np.add.at(b, step.neighbor, step.share * b[step.gone][step.owner])
         x = np.zeros(len(b))
-        x[self._nodes] = self._core(b[self._nodes])
-        for step in reversed(self._steps):
+        x[form.nodes] = solve(b[form.nodes])
+        for step in reversed(form.steps):
             x[step.gone] = b[step.gone] / step.pivot + np.add.reduceat(step.share * x[step.neighbor], step.starts)
-        x *= self._root
-        x -= self._kernel * (self._kernel @ x)
+        x *= laplacian.root
+        x -= laplacian.kernel * (laplacian.kernel @ x)
         return x
+
+    return apply
 
 
 def _dense_core(form: QuadraticForm) -> Callable[[Array], Array] | None:

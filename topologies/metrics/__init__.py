@@ -97,24 +97,26 @@ def diameter_bounds(topology: Topology) -> IntegerBounds | None:
     range from a few searches. None on a disconnected graph, or if no formula of an implicit graph is known.
     """
     closed = topology.formula.diameter if topology.formula is not None else None
-    if topology.nodes == 1 or topology.implicit or closed is not None:
-        return _exact_bounds(0 if topology.nodes == 1 else closed, "closed form")
+    if topology.nodes == 1:
+        return _exactly(0, "closed form")
+    if topology.implicit or closed is not None:
+        return None if closed is None else _exactly(closed, "closed form")
     first = hops(topology, 0)
     if (first < 0).any():
         return None
     if is_transitive(topology):
-        return _exact_bounds(int(first.max()), "every node sees the same")
+        return _exactly(int(first.max()), "every node sees the same")
     if topology.edge_count == topology.nodes - 1:
         longest = int(hops(topology, int(np.argmax(first))).max())
-        return _exact_bounds(longest, "two searches of a tree")
+        return _exactly(longest, "two searches of a tree")
     turns = 2 * int(first.max())
     if topology.nodes <= EXACT_LIMIT and turns * topology.edge_count <= SPREADING_WORK:
-        return _exact_bounds(_spread(topology.adjacency()), "all pairs")
+        return _exactly(_spread(topology.adjacency()), "all pairs")
     return bound_diameter(topology, first)
 
 
-def _exact_bounds(value: int | None, method: str) -> IntegerBounds | None:
-    return None if value is None else IntegerBounds(int(value), int(value), method)
+def _exactly(value: float, method: str) -> IntegerBounds:
+    return IntegerBounds(int(value), int(value), method)
 
 
 def bound_diameter(topology: Topology, first: NDArray[np.int64]) -> IntegerBounds:

@@ -27,6 +27,7 @@ import numpy as np
 from topologies import Topology, TopologyError, build
 from topologies.eigen import extremes
 from topologies.eigen.laplacian import Laplacian
+from topologies.graph import component_labels
 
 FAMILIES = {
     "ring": "ring",
@@ -95,7 +96,7 @@ def nearest(spec: str, nodes: int) -> Topology:
 
 def connected(topology: Topology) -> Topology:
     """Return the largest component, without its formula."""
-    labels = topology.labels
+    labels = component_labels(topology)
     names, counts = np.unique(labels, return_counts=True)
     inside = labels == names[np.argmax(counts)]
     place = np.cumsum(inside) - 1

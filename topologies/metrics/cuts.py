@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from topologies.eigen import Extremes
 from topologies.eigen.laplacian import Array
-from topologies.graph import Edge, Topology, hops
+from topologies.graph import Edge, Topology, component_labels
 from topologies.metrics import (
     SPECTRUM_LIMIT,
     IntegerBounds,
     degree_range,
+    hops,
     is_complete,
     is_connected,
     is_transitive,
@@ -68,7 +69,7 @@ def sweep_cut(topology: Topology, extremes: Extremes | None = None) -> Cut | Non
 
 def orders(topology: Topology, extremes: Extremes | None = None) -> Iterator[tuple[str, NDArray[np.int64]]]:
     """Yield the node orders worth sweeping, each of shape (nodes,)."""
-    labels = topology.labels
+    labels = component_labels(topology)
     if labels.any():
         yield "parts", np.argsort(labels, kind="stable")
         return

@@ -1,8 +1,7 @@
 """`p2pfl check`: read everything that a run would read, and report what would happen. Nothing is started or written.
 
-The task, which is the user's code, is loaded, and so are the data of every node whose folder is here. The first lines
-are what a person must know before a run; for a built-in task they take no torch, as models are counted and not built.
-`--all` adds what features say in full, and JSON has every figure.
+The task, the user's code, is loaded, and the data of all nodes here; the model of a built-in task is counted, without
+torch. The first lines are what a person must know before a run; `--all` and JSON have every figure, and build it.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from p2pfl.console.output import (
 )
 from p2pfl.crypto.identity import public_text
 from p2pfl.learn.interface import device_of
+from p2pfl.node.assembly import resident_bytes
 from p2pfl.node.feature import Check, Inspected
 
 OF_A_MISTAKE = ("file", "key", "message", "value", "allowed")
@@ -193,7 +193,7 @@ def _memory(report: Mapping[str, Any]) -> str | None:
     named = sorted(largest.items(), key=lambda part: -part[1])
     parts = ", ".join(f"{name} {size(needed)}" for name, needed in named[:PARTS_NAMED])
     whole = size(sum(largest.values()))
-    program = "" if "program" in largest else "the program, which --all measures, and "
+    program = "" if "program" in largest or resident_bytes() is None else "the program, which --all measures, and "
     return f"estimate: {program}up to {whole} a node ({parts}), and what the model computes on the way"
 
 

@@ -82,9 +82,8 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
     """Build the report after every node has ended. The consensus distance is computed from the models on disk."""
     federation = compacted(fleet.federation)
     nodes = [_node(child) for child in fleet.children]
-    stopped = ending(STOPPED) if fleet.stopping else None  # with the run, and cleanly
-    ended = [node for node in nodes if node.finished or (node.rounds and node.state == stopped)]
-    ended = [node for node in ended if not node.byzantine]
+    honest, stopped = [node for node in nodes if not node.byzantine], ending(STOPPED) if fleet.stopping else None
+    ended = [node for node in honest if node.finished or (node.rounds and node.state == stopped)]
     tested = [node for node in ended if not node.test_is_stale]
     graph = describe(Topology(federation.topology, len(nodes), federation.edges, federation.seed), "sample-weighted")
     by_name = {node.name: _model(child) for child, node in zip(fleet.children, nodes, strict=True) if node in ended}
@@ -123,7 +122,7 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
             size=models[0].size if models else None,
         ),
         rule=federation.gossip.rule,
-        held_against=held_against(node for node in nodes if not node.byzantine),
+        held_against=held_against(honest),
         died=[node.name for node in nodes if node.died],
         byzantine=[node.name for node in nodes if node.byzantine],
         stopped=fleet.stopping,

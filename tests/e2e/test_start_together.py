@@ -201,7 +201,7 @@ def test_the_server_begins_before_the_launcher_imports_anything_slow(ward, words
         file = ward / "federation.toml"
         file.write_text(file.read_text().replace("task.py:task", "quadratic"))
     command = [sys.executable, "-c", SERVED, *(word.format(ward=ward) for word in words)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S, cwd=ward)
     modules = [*SHARED, *(SHARED_WITH_TORCH if torch else ())]
     assert ended.stderr == f"serves {modules} []\n" if first else not ended.stderr.startswith("serves"), ended.stderr
 

@@ -60,7 +60,7 @@ def stage_of(federation, *, in_double=True):
 )
 @pytest.mark.parametrize("bf16", [False, True])
 def test_a_round_with_convolutions_is_that_of_the_nodes_own_learner(tmp_path, monkeypatch, training, given, bf16):
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: bf16)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: bf16)
     (tmp_path / "images.py").write_text(TASK)
     federation = in_step(nodes=4, rounds=2)
     training = replace(federation.training, batch_size=4, local_steps=3, **training)

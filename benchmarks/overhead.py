@@ -1,13 +1,14 @@
 """The cost of gossip to a node: CPU-seconds of a real run compared with the bare torch loop that takes the same steps.
 
-Three processes on a ring (degree 2), rounds of at least a second of training, by default with the usual compressor,
-method and durability. Bare loops and federations alternate, so that a machine whose speed drifts is fair to both. The
-last run of each is probed, on no more nodes than there are processors, because otherwise the figures would measure the
-system's scheduler: a task on the event loop sleeps for a few milliseconds and records how late it is woken, minus the
-time that the loop's thread waited for a processor. Bare loops train in a thread next to such an event loop, as many at
-once as there are nodes. On a machine with other work, a negative --nice (as root) keeps that work from interfering;
-what the host of a virtual machine takes is counted. Memory is a process's peak beyond what it uses with everything
-imported, in multiples of the model (float32). Prints a table, and JSON with --json FILE.
+Each process is a neighbor of every other, by default three in all; rounds of at least a second of training, by default
+with the usual compressor, method and durability. Bare loops and federations alternate, so that a machine whose speed
+drifts is fair to both. The last run of each is probed, on no more nodes than there are processors, because otherwise
+the figures would measure the system's scheduler: a task on the event loop sleeps for a few milliseconds and records how
+late it is woken, minus the time that the loop's thread waited for a processor. Bare loops train in a thread next to
+such an event loop, as many at once as there are nodes. On a machine with other work, a negative --nice (as root) keeps
+that work from interfering; what the host of a virtual machine takes is counted. Memory is a process's peak beyond what
+it uses with everything imported, in multiples of the model (float32), beside the plan that `p2pfl check` makes. Prints
+a table, and JSON with --json FILE.
 
 With --start, checkouts of p2pfl take turns: seconds until the first line of a node of `demo` and of `launch`, and
 CPU-seconds of `check`, medians of five. `chrt -r 1` before the command (as root) keeps other work from interfering.
@@ -35,8 +36,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-NODES, DEGREE = 3, 2
-PROBED = max(2, min(NODES, os.cpu_count() or 1))
+PROBED = max(2, min(3, os.cpu_count() or 1))
 SUFFIXES = {"k": 1_000, "M": 1_000_000}
 ASLEEP_S = 0.002
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -81,6 +81,7 @@ def main() -> None:
     parser.add_argument("--round-s", type=float, default=1.5, help="least seconds of bare training in a round")
     parser.add_argument("--compressor", help="in place of the default; such as fragment:8+bf16")
     parser.add_argument("--method", help="in place of the default; such as plain")
+    parser.add_argument("--neighbors", type=int, default=2, help="of each node")
     parser.add_argument("--nice", type=int, default=0, help="of the probed runs")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--start", type=lambda text: text.split(","), default=[], help="checkouts to compare")
@@ -110,7 +111,7 @@ def measured(text: str, options: argparse.Namespace) -> Figures:
         runs = []
         for _ in range(repeats):
             alone = bare(folder, options.batch, steps * options.rounds)[0]
-            runs += [compare(alone, node, options.rounds) for node in federation(folder, options, steps)]
+            runs += [compare(alone, node, options) for node in federation(folder, options, steps)]
         probed = federation(folder, options, steps, probe=[str(options.nice)])
         beside = bare(folder, options.batch, steps * options.rounds, probe=[str(options.nice)])
     figures = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
@@ -143,12 +144,12 @@ def bare(folder: str, batch: int, steps: int, *, probe: Sequence[str] = ()) -> l
 
 
 def federation(folder: str, options: argparse.Namespace, steps: int, *, probe: Sequence[str] = ()) -> list[Figures]:
-    """Run a fresh federation of three nodes, or two, with this task; return the nodes' results."""
-    nodes = PROBED if probe else NODES
+    """Run a fresh federation with this task; return the nodes' results, and what `check` says they take, in bytes."""
+    nodes = PROBED if probe else options.neighbors + 1
     with tempfile.TemporaryDirectory() as place:
         ward = Path(place) / "ward"
         command = [sys.executable, "-m", "p2pfl.cli.main", "new", str(ward), "--base-port", str(free_base_port())]
-        command += ["--nodes", str(nodes)]
+        command += ["--nodes", str(nodes), "--topology", "complete"]
         subprocess.run(command, check=True, capture_output=True)
         (ward / "task.py").write_text((Path(folder) / "task.py").read_text())
         file = ward / "federation.toml"
@@ -161,7 +162,10 @@ def federation(folder: str, options: argparse.Namespace, steps: int, *, probe: S
             if found != 1:
                 raise SystemExit(f"{file} has no {key}, or several")
         file.write_text(text)
-        return together([["--node", str(ward), f"node{index}", *probe] for index in range(nodes)])
+        checked = [sys.executable, "-m", "p2pfl.cli.main", "check", str(ward), "--format", "json"]
+        memory = json.loads(subprocess.run(checked, check=True, capture_output=True).stdout)["memory"]["node0"]
+        plan = {"planned_bytes": sum(memory.values()) - memory.get("program", 0)}
+        return [node | plan for node in together([["--node", str(ward), f"node{i}", *probe] for i in range(nodes)])]
 
 
 def together(arguments: list[list[str]]) -> list[Figures]:
@@ -180,7 +184,7 @@ def free_base_port() -> int:
         return 15_000 + int(taken.getsockname()[1]) % 15_000
 
 
-def compare(alone: Figures, node: Figures, rounds: int) -> Figures:
+def compare(alone: Figures, node: Figures, options: argparse.Namespace) -> Figures:
     """Compare one node with the bare loop; everything except training is gossip: exchanges, disk, sockets, the loop.
 
     A short run makes most of its exchanges after the last round of training, when the nodes converge; so the cost of a
@@ -197,12 +201,13 @@ def compare(alone: Figures, node: Figures, rounds: int) -> Figures:
         "training_over_bare": training / alone["cpu_s"],
         "gossip_cpu_s": gossip,
         "gossip_over_training": gossip / training,
-        "gossip_over_training_in_a_round": DEGREE * gossip / exchanges / (training / rounds),
+        "gossip_over_training_in_a_round": options.neighbors * gossip / exchanges / (training / options.rounds),
         "exchanges": exchanges,
         "cpu_ms_per_exchange": 1e3 * gossip / exchanges,
         "cpu_ms_per_mb_sent": 1e3 * gossip / (node["bytes_sent"] / 1e6),
         "bare_peak_models": alone["peak_bytes"] / model_bytes,
         "node_peak_models": node["peak_bytes"] / model_bytes,
+        "planned_models": node["planned_bytes"] / model_bytes,
     }
 
 

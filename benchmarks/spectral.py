@@ -27,7 +27,6 @@ import numpy as np
 from topologies import Topology, TopologyError, build
 from topologies.eigen import extremes
 from topologies.eigen.laplacian import Laplacian
-from topologies.graph import component_labels
 
 FAMILIES = {
     "ring": "ring",
@@ -96,7 +95,7 @@ def nearest(spec: str, nodes: int) -> Topology:
 
 def connected(topology: Topology) -> Topology:
     """Return the largest component, without its formula."""
-    labels = component_labels(topology)
+    labels = topology.labels
     names, counts = np.unique(labels, return_counts=True)
     inside = labels == names[np.argmax(counts)]
     place = np.cumsum(inside) - 1

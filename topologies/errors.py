@@ -99,7 +99,6 @@ GONE: Mapping[str, Mapping[str, str]] = {
         "--edges": "attack without it: nodes fail",
         "--repeat": "--seed for another draw",
         "--runs": "simulate without it",
-        "info --within": "Ctrl-C, or compare, which leaves out what takes long",
         "--mode": "simulate without it: all nodes mix at once; in p2pfl sim run each at its own pace",
         "--max-delay": "p2pfl sim run, whose nodes mix models of different age",
         "--epsilon": "rounds to a thousandth: k times as many for the k-th power of that",

@@ -20,7 +20,7 @@ from topologies.chance import generator
 from topologies.eigen import EFFORT_LIMIT, Tell, effort, silent
 from topologies.eigen.laplacian import Array
 from topologies.errors import TopologyError, nearest, refuse_gone
-from topologies.graph import Topology, component_labels, require_connected
+from topologies.graph import Topology, require_connected
 from topologies.metrics.describe import describe_schedule, messages
 from topologies.schedule import Schedule
 from topologies.spectral import (
@@ -91,7 +91,7 @@ def _check_effort(topology: Topology, remove: int) -> None:
 
 
 def _state_after(graph: Topology, removed: int, failed: int | None) -> FailureState:
-    sizes = np.unique(component_labels(graph), return_counts=True)[1]
+    sizes = np.unique(graph.labels, return_counts=True)[1]
     low = plain_extremes(graph).low if len(sizes) == 1 and graph.nodes > 1 else 0.0
     return FailureState(
         removed=removed, failed=failed, algebraic_connectivity=low, components=len(sizes), largest=int(sizes.max())

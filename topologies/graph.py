@@ -17,6 +17,7 @@ import operator
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, Self, TypeAlias
 
@@ -187,10 +188,25 @@ class Topology:
     @cached_property
     def rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Neighbors in compressed rows: node i has `neighbors[starts[i] : starts[i + 1]]`, ascending."""
-        both = np.concatenate([self.ends, self.ends[:, ::-1]])
-        both = both[np.lexsort((both[:, 1], both[:, 0]))]
-        starts = np.concatenate([[0], np.cumsum(self.degrees)])
-        return starts, np.ascontiguousarray(both[:, 1])
+        # the lower neighbors of a node come first; as `ends` is sorted, both they and the higher ones are in order
+        low, high = self.ends[:, 0], self.ends[:, 1]
+        order = np.argsort(np.concatenate([high, low]), kind="stable")
+        return np.concatenate([[0], np.cumsum(self.degrees)]), np.concatenate([low, high])[order]
+
+    @cached_property
+    def labels(self) -> NDArray[np.int64]:
+        """The lowest-numbered node that each node can reach. Shape (nodes,)."""
+        labels = np.arange(self.nodes)
+        left, right = self.ends[:, 0], self.ends[:, 1]
+        while True:
+            a, b = labels[left], labels[right]
+            apart = a != b
+            if not apart.any():
+                return labels
+            # the larger root is attached below the smaller one, then every path to a root is shortened
+            np.minimum.at(labels, np.maximum(a, b)[apart], np.minimum(a, b)[apart])
+            while not np.array_equal(shorter := labels[labels], labels):
+                labels = shorter
 
     def adjacency(self) -> list[list[int]]:
         """The neighbors of each node, ascending."""
@@ -314,24 +330,50 @@ def _is_of_networkx(value: object) -> bool:
     return callable(getattr(value, "is_multigraph", None))
 
 
-def component_labels(topology: Topology) -> NDArray[np.int64]:
-    """Return the lowest-numbered node that each node can reach. Shape (nodes,)."""
-    labels = np.arange(topology.nodes)
-    left, right = topology.ends[:, 0], topology.ends[:, 1]
-    while True:
-        a, b = labels[left], labels[right]
-        apart = a != b
-        if not apart.any():
-            return labels
-        # the larger root is attached below the smaller one, then every path to a root is shortened
-        np.minimum.at(labels, np.maximum(a, b)[apart], np.minimum(a, b)[apart])
-        while not np.array_equal(shorter := labels[labels], labels):
-            labels = shorter
+WALKED = 200_000
+"""The most arcs that are searched without scipy, where it is there: its import takes longer."""
+
+
+def hops(topology: Topology, start: int) -> NDArray[np.int64]:
+    """Count the hops from `start` to each node, -1 if there is no path. Shape (nodes,)."""
+    distances = np.full(topology.nodes, -1)
+    if 2 * topology.edge_count > WALKED and find_spec("scipy"):
+        order, ends = _levels(topology, start)
+        distances[order] = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
+        return distances
+    (starts, neighbors), hops_to = (part.data for part in topology.rows), distances.data
+    hops_to[start] = 0
+    reached = [start]
+    for node in reached:
+        for place in range(starts[node], starts[node + 1]):
+            other = neighbors[place]
+            if hops_to[other] < 0:
+                hops_to[other] = hops_to[node] + 1
+                reached.append(other)
+    return distances
+
+
+def _levels(topology: Topology, start: int) -> tuple[Ints, list[int]]:
+    """Return the nodes in the order of a breadth-first search, and where in it each level ends."""
+    from scipy.sparse import csr_array  # noqa: PLC0415 - not needed for small graphs
+    from scipy.sparse.csgraph import breadth_first_order  # noqa: PLC0415 - as above
+
+    starts, neighbors = topology.rows
+    arcs = csr_array((np.ones(len(neighbors)), neighbors, starts), shape=(topology.nodes, topology.nodes))
+    order, before = breadth_first_order(arcs, start)
+    place = np.empty(topology.nodes, np.int64)
+    place[order] = np.arange(len(order))
+    # parents come in the order of their children, so a level ends where the first child of the next node would be
+    firsts = (1 + np.searchsorted(place[before[order[1:]]], np.arange(len(order) + 1))).tolist()
+    ends = [1]
+    while ends[-1] < len(order):
+        ends.append(firsts[ends[-1]])
+    return order, ends
 
 
 def components(topology: Topology) -> list[list[int]]:
     """Return the connected components, each ascending, ordered by their lowest node."""
-    labels = component_labels(topology)
+    labels = topology.labels
     order = np.argsort(labels, kind="stable")
     cuts = np.flatnonzero(np.diff(labels[order])) + 1
     return [part.tolist() for part in np.split(order, cuts)]
@@ -340,7 +382,7 @@ def components(topology: Topology) -> list[list[int]]:
 def component_count(topology: Topology) -> int:
     if topology.formula is not None and topology.formula.low > 0.0:
         return 1
-    return int(np.count_nonzero(component_labels(topology) == np.arange(topology.nodes)))
+    return int(np.count_nonzero(topology.labels == np.arange(topology.nodes)))
 
 
 def require_connected(topology: Topology) -> None:

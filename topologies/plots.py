@@ -29,8 +29,7 @@ from topologies.families.random import places
 from topologies.family import GraphRequest
 from topologies.files import replace
 from topologies.files.content import is_file
-from topologies.graph import Ends, Topology, ordered, require_connected
-from topologies.metrics import hops
+from topologies.graph import Ends, Topology, hops, ordered, require_connected
 from topologies.metrics.cuts import sweep_cut
 from topologies.spectral import EPSILON, check_weights, default_weights, mixing_matrix, rate_text, rounds_to_consensus
 

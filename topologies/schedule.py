@@ -15,10 +15,11 @@ bisection, with dense matrices, up to `DENSE_LIMIT` nodes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -118,10 +119,6 @@ class MixingMatrix:
         cuts = np.cumsum(np.bincount(rank))
         return tuple(np.split(order[by_rank], cuts[:-1])) if len(rank) else ()
 
-    def transposed(self) -> MixingMatrix:
-        """Return W^T, which is a mixing matrix if the columns of W sum to one."""
-        return MixingMatrix(self.nodes, self.senders, self.receivers, self.numerators, self.denominators)
-
     def dense(self) -> Array:
         """Return W as a matrix of shape (nodes, nodes), rows sum to 1."""
         matrix = np.zeros((self.nodes, self.nodes))
@@ -215,17 +212,17 @@ def exact_after(schedule: Schedule) -> int | None:
 
 def product(schedule: Schedule, rounds: int) -> tuple[Whole, int]:
     """Compute W_rounds ... W_1 as a matrix of Python integers, shape (nodes, nodes), over one denominator."""
-    matrix, below = _identity(schedule.nodes), 1
-    for t in range(rounds):
+    return next(islice(_products(schedule), rounds - 1, None))
+
+
+def _products(schedule: Schedule) -> Iterator[tuple[Whole, int]]:
+    """Yield the product of one round, of two, and so on."""
+    matrix, below = np.zeros((schedule.nodes, schedule.nodes), dtype=object), 1
+    matrix[np.diag_indices(schedule.nodes)] = 1
+    for t in count():
         matrix, factor = _applied(schedule.mixing(t), matrix)
         below *= factor
-    return matrix, below
-
-
-def _identity(nodes: int) -> Whole:
-    matrix = np.zeros((nodes, nodes), dtype=object)
-    matrix[np.diag_indices(nodes)] = 1
-    return matrix
+        yield matrix, below
 
 
 def _applied(mixing: MixingMatrix, matrix: Whole) -> tuple[Whole, int]:
@@ -240,10 +237,7 @@ def _applied(mixing: MixingMatrix, matrix: Whole) -> tuple[Whole, int]:
 
 
 def _by_fractions(schedule: Schedule, rounds: int) -> int | None:
-    matrix, below = _identity(schedule.nodes), 1
-    for t in range(rounds):
-        matrix, factor = _applied(schedule.mixing(t), matrix)
-        below *= factor
+    for t, (matrix, below) in enumerate(islice(_products(schedule), rounds)):
         # one entry first: comparing all of them costs as much as the round
         if matrix[0, 0] * schedule.nodes == below and bool((matrix * schedule.nodes == below).all()):
             return t + 1

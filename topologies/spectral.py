@@ -25,7 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topologies.eigen import TOLERANCE, ULP, Extremes, Tell, exactly, extremes, largest, require_converged, silent
+from topologies.eigen import TOLERANCE, ULP, Extremes, exactly, extremes, largest, require_converged
+from topologies.eigen.iterations import Over, never
 from topologies.eigen.laplacian import Array, Laplacian
 from topologies.errors import TopologyError, nearest, refuse_gone
 from topologies.graph import Ends, NetworkxGraph, Topology, component_count, require_connected, require_graph
@@ -222,6 +223,7 @@ def spectrum(
     *,
     certify: bool = False,
     plain: Extremes | None = None,
+    over: Over = never,
 ) -> Spectrum:
     """Compute the spectrum of the Laplacian, and the mixing rate under `weights`, of a graph or a `networkx.Graph`.
 
@@ -233,8 +235,8 @@ def spectrum(
     """
     topology = require_graph(topology)
     weights = check_weights(default_weights(topology) if weights is None else weights)
-    plain = plain or plain_extremes(topology, certify=certify)
-    rate = _mixing_rate(topology, weights, plain, certify=certify)
+    plain = plain or plain_extremes(topology, certify=certify, over=over)
+    rate = _mixing_rate(topology, weights, plain, over, certify=certify)
     return Spectrum(
         algebraic_connectivity=plain.low,
         laplacian_max_eigenvalue=plain.high,
@@ -251,8 +253,8 @@ def spectrum(
     )
 
 
-def plain_extremes(topology: Topology, *, certify: bool = False) -> Extremes:
-    """Compute lambda_2 and lambda_max of the Laplacian of any graph."""
+def plain_extremes(topology: Topology, *, certify: bool = False, over: Over = never) -> Extremes:
+    """Compute lambda_2 and lambda_max of the Laplacian of any graph; when it is `over`, an upper bound on lambda_2."""
     topology = require_graph(topology)
     form = topology.formula
     if form is not None:
@@ -260,9 +262,9 @@ def plain_extremes(topology: Topology, *, certify: bool = False) -> Extremes:
     if topology.edge_count == 0:
         return exactly(0.0, 0.0, "no edges")
     if component_count(topology) > 1:
-        high, residual = largest(plain := Laplacian.plain(topology))
+        high, residual = largest(plain := Laplacian.plain(topology), over)
         return replace(exactly(0.0, high, "disconnected"), high_residual=residual, highest=plain.largest)
-    return extremes(Laplacian.plain(topology), certify=certify)
+    return extremes(Laplacian.plain(topology), certify=certify, over=over)
 
 
 def fiedler_vector(topology: Topology) -> Array:
@@ -278,7 +280,7 @@ class _Rate:
     converged: bool
 
 
-def _mixing_rate(topology: Topology, weights: str, eigen: Extremes, *, certify: bool) -> _Rate:
+def _mixing_rate(topology: Topology, weights: str, eigen: Extremes, over: Over, *, certify: bool) -> _Rate:
     if topology.nodes == 1:
         return _Rate(0.0, certified=True, converged=True)
     if eigen.low == 0.0:
@@ -286,7 +288,7 @@ def _mixing_rate(topology: Topology, weights: str, eigen: Extremes, *, certify: 
     constant = _constant(topology, weights, eigen)
     if constant is not None:
         return _rate(eigen, constant)
-    return _rate(extremes(weighted(topology, weights), certify=certify), 1.0)
+    return _rate(extremes(weighted(topology, weights), certify=certify, beyond=eigen.beyond, over=over), 1.0)
 
 
 def _rate(extremes: Extremes, factor: float) -> _Rate:
@@ -337,7 +339,7 @@ class OptimalWeights:
     bound: float | None
 
 
-def optimal_weights(topology: Topology, *, tell: Tell = silent) -> OptimalWeights:
+def optimal_weights(topology: Topology) -> OptimalWeights:
     """Find the allowed weights with which the connected graph mixes fastest. All are positive.
 
     Raises DisconnectedError if it is not connected, TopologyError if it is too large.
@@ -347,7 +349,7 @@ def optimal_weights(topology: Topology, *, tell: Tell = silent) -> OptimalWeight
         text = "too many edges to find the optimal weights"
         allowed = f"up to {EDGES_LIMIT}, or other weights, such as metropolis"
         raise TopologyError(text, key="weights", value=topology.edge_count, allowed=allowed)
-    return _CentralPath(topology.nodes, topology.ends).follow(tell)
+    return _CentralPath(topology.nodes, topology.ends).follow()
 
 
 def _start(topology_ends: Ends, nodes: int) -> Array:
@@ -380,13 +382,12 @@ class _CentralPath:
         self.incidence = np.zeros((nodes, len(ends)))
         self.incidence[ends[:, 0], at] = self.incidence[ends[:, 1], at] = 1.0
 
-    def follow(self, tell: Tell) -> OptimalWeights:
+    def follow(self) -> OptimalWeights:
         c = 0.9 * np.minimum(_start(self.ends, self.nodes), LARGEST_WEIGHT)
         rate, bound = self._rate(c), None
         s, t = (rate + 1.0) / 2.0, float(self.parameter)
         for _ in range(STEPS):
             gap = MARGIN * self.parameter / t
-            tell(f"optimal weights: at most {gap:.1e} above the lowest rate")
             step, decrement = self._newton_step(s, c, t)
             size = self._size(s, c, t, step, decrement)
             s, c = s + size * float(step[0]), c + size * step[1:]

@@ -16,6 +16,7 @@ from p2pfl.cli.main import main
 from topologies import (
     FAMILIES,
     GONE,
+    FactorBudget,
     TopologyError,
     build,
     build_schedule,
@@ -76,13 +77,10 @@ def test_info_explains_each_of_its_words_when_asked():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_help_has_an_example(name):
-    assert f"\n    p2pfl topology {name}" in call(name, "--help").stdout
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_help_fits_a_hundred_columns(name):
-    assert max(map(len, call(name, "--help").stdout.splitlines())) <= 100
+def test_every_help_has_an_example_and_fits_a_hundred_columns(name):
+    said = call(name, "--help").stdout
+    assert f"\n    p2pfl topology {name}" in said
+    assert max(map(len, said.splitlines())) <= 100
 
 
 @pytest.mark.parametrize("spec", ["ring", "random-regular", "erdos-renyi:p=0.01", "star"])
@@ -121,6 +119,27 @@ def test_what_should_be_certified_and_is_not_ends_with_exit_code_4(monkeypatch):
     monkeypatch.setattr(describe, "survey", lambda *_, **__: found)
     assert invoked("info", "ring", "-n", "5") == 0
     assert invoked("info", "ring", "-n", "5", "--certify") == 4
+
+
+ASKED = ("info", "random-regular", "-n", "3000", "--format", "json")
+
+
+@pytest.mark.parametrize(("given", "code"), [((), 4), (("--within", "1ms"), 4), (("--within", "1h"), 0)])
+def test_what_is_known_when_its_time_is_over_is_told_with_exit_code_4(monkeypatch, given, code):
+    monkeypatch.setattr("topologies.cli.info.LIMITS_S", (1e-3, 1e9))
+    monkeypatch.setattr("topologies.eigen.CHEAP", FactorBudget(core=9, fill=9.0))
+    result = CliRunner().invoke(topology, [*ASKED, *given])
+    found, whole = json.loads(result.stdout), describe.survey(build("random-regular", 3000))
+    assert (result.exit_code, found["converged"], "--within gives" in result.stderr) == (code, not code, bool(code))
+    assert (found["algebraic_connectivity"] > whole["algebraic_connectivity"]) is bool(code)
+    assert found["diameter_bounds"] == whole["diameter_bounds"]
+    assert found.keys() == whole.keys()
+
+
+def test_a_proof_that_is_asked_for_has_no_time_by_default(monkeypatch):
+    monkeypatch.setattr("topologies.cli.info.LIMITS_S", (1e-9, 1e-9))
+    assert invoked("info", "watts-strogatz", "-n", "1500", "--certify") == 0
+    assert invoked("info", "watts-strogatz", "-n", "1500") == 4
 
 
 def test_bytes_to_consensus_are_messages_times_the_model():
@@ -223,6 +242,7 @@ def test_every_fact_about_every_family_is_in_the_data(form):
     assert [row["name"] for row in rows] == list(FAMILIES)
     for row, family in zip(rows, FAMILIES.values(), strict=True):
         assert (row["rule"], row["degree"], row["source"]) == (family.rule, family.degree, family.source)
+        assert all((family.rule, family.degree, family.source))
         assert row["algebraic_connectivity"] == family.connectivity
         assert row["live"] in ({True, "yes"} if family.kind.value != "directed" else {False, "no"})
         assert all(key in row["parameters"] for key in family.parameters)
@@ -231,13 +251,6 @@ def test_every_fact_about_every_family_is_in_the_data(form):
 def test_every_spec_that_is_shown_can_be_typed():
     for row in json.loads(listed("--format", "json")):
         assert parse(row["spec"]).name == row["name"]
-
-
-def test_every_family_has_a_rule_a_degree_and_a_source_and_random_parameters_a_meaning():
-    for row in json.loads(listed("--format", "json")):
-        assert row["rule"]
-        assert row["degree"]
-        assert row["source"]
 
 
 def test_one_family_is_told_in_full_with_what_its_parameters_mean_and_allow():
@@ -315,7 +328,6 @@ def test_a_family_that_is_gone_says_what_to_use(name):
     ("arguments", "said"),
     [
         (["augment", "ring", "-n", "9", "--add", "1"], "augment is gone: use p2pfl topology design SPEC --add K"),
-        (["info", "ring", "-n", "9", "--within", "1s"], "info --within is gone: use Ctrl-C"),
         (["info", "ring", "-n", "9", "--near=1ms"], "topology info --help' for help. Error: --near is gone: use --far"),
         (["info", "ring", "-n", "9", "--weights", "max-degree"], "max-degree is gone: use metropolis or best-constant"),
         (["convert", "ring", "-n", "9", "ring.metis"], ".metis is gone: use edgelist"),

@@ -22,15 +22,18 @@ from topologies import (
     at_least,
     build,
     dense_extremes,
+    describe,
     eliminate,
     extremes,
     from_vector,
     inverse_extremes,
     largest,
     require_converged,
+    survey,
     too_wide,
 )
 from topologies import eigen as ladder
+from topologies.eigen.certificate import shrink
 
 CORES = (FactorBudget(core=8, fill=1e6), FactorBudget(core=200, fill=0.0))
 
@@ -59,7 +62,7 @@ def random_laplacian(seed: int) -> Laplacian:
     return Laplacian(topology.ends, c, np.exp(rng.normal(0.0, spread, topology.nodes)))
 
 
-def by_lanczos(laplacian: Laplacian) -> tuple[ladder.Ends, ladder.Extremes | None]:
+def by_lanczos(laplacian: Laplacian) -> tuple[ladder.Ritz, ladder.Extremes | None]:
     return ladder.lanczos_extremes(laplacian, ladder.krylov_of(laplacian))
 
 
@@ -71,8 +74,8 @@ def test_every_method_agrees_with_numpy_on_random_graphs(first):
         if laplacian.nodes < 3:
             continue
         values = np.linalg.eigvalsh(laplacian.dense())
-        ends, lanczos = by_lanczos(laplacian)
-        results = [dense_extremes(laplacian), lanczos, *(inverse_extremes(laplacian, core, ends) for core in CORES)]
+        high, lanczos = by_lanczos(laplacian)
+        results = [dense_extremes(laplacian), lanczos, *(inverse_extremes(laplacian, core, high) for core in CORES)]
         for found in results:
             assert found.converged, (seed, found.method)
             assert found.low == pytest.approx(values[1], rel=1e-6), (seed, found.method)
@@ -151,9 +154,9 @@ def test_a_method_that_found_the_wrong_eigenvalue_is_refuted_and_the_next_one_as
     """The third eigenvector of a path has a perfect residual."""
     laplacian, topology = stripped("path", 1500)
     node = np.arange(1500) + 0.5
-    wrong = from_vector(laplacian, np.cos(2 * np.pi * node / 1500), "wrong", high=4.0, high_residual=0.0, products=0)
+    wrong = from_vector(laplacian, np.cos(2 * np.pi * node / 1500), "wrong", high := ladder.Ritz(4.0, 0.0))
     assert wrong.converged
-    monkeypatch.setattr(ladder, "lanczos_extremes", lambda *_: (ladder.Ends(4.0, 0.0, 0), wrong))
+    monkeypatch.setattr(ladder, "lanczos_extremes", lambda *_: (high, wrong))
     found = extremes(laplacian)
     assert (found.method, found.certified) == ("inverse", True)
     assert found.low == pytest.approx(topology.formula.low, rel=1e-6)
@@ -176,6 +179,35 @@ def test_the_largest_eigenvalue_of_many_components_is_found_at_once():
     triangles = [(3 * k + a, 3 * k + b) for k in range(500) for a, b in ((0, 1), (1, 2), (0, 2))]
     star = [(1500, 1500 + k) for k in range(1, 9)]
     assert largest(Laplacian.plain(Topology("parts", 1509, triangles + star)))[0] == pytest.approx(9.0, rel=1e-9)
+
+
+def test_lanczos_ends_where_the_value_is_known_and_makes_a_vector_only_for_who_needs_it(monkeypatch):
+    """At a residual that alone would not tell a millionth: the next eigenvalue is far."""
+    laplacian, topology = stripped("watts-strogatz", 1200)
+    exact = np.linalg.eigvalsh(laplacian.dense())[1]
+    found = by_lanczos(laplacian)[1]
+    assert found.converged
+    assert found.residual > ladder.TOLERANCE * found.low
+    assert found.low == pytest.approx(exact, rel=1e-6)
+    made = []
+    vector = ladder.Krylov.vector
+    monkeypatch.setattr(ladder.Krylov, "vector", lambda *given: made.append(1) or vector(*given))
+    assert describe(topology)["algebraic_connectivity"] == found.low
+    assert not made
+    survey(topology)
+    assert made == [1]
+
+
+def test_what_is_left_of_the_inverse_is_not_searched_where_no_products_would_be_enough(monkeypatch):
+    laplacian, _ = stripped("ring", 20_000)
+    wave = np.cos(2 * np.pi * np.arange(20_000) / 20_000) + 1e-6 * np.random.default_rng(0).normal(size=20_000)
+    monkeypatch.setattr(
+        ladder, "inverse_extremes", lambda *_: from_vector(laplacian, wave, "rough", ladder.Ritz(4.0, 0.0))
+    )
+    monkeypatch.setattr(ladder, "at_least", lambda *_: False)
+    monkeypatch.setattr(ladder, "_from_ritz", None)
+    found = extremes(laplacian)
+    assert (found.method, found.converged) == ("rough", False)
 
 
 @pytest.mark.long
@@ -324,9 +356,21 @@ def test_two_eigenvalues_a_billionth_apart_are_certified_and_the_lower_one_is_fo
     assert found.low == pytest.approx(values[1], rel=1e-6)
 
 
-def test_a_proof_that_does_not_fit_is_refused_not_claimed():
-    expander = Laplacian.plain(build("random-regular", 2000))
-    assert at_least(expander, 1e-3, FactorBudget(core=50, fill=1e3)) is None
+def test_a_proof_that_does_not_fit_is_refused_and_tried_once_for_all_weights(monkeypatch):
+    graph, budget, tried = build("barabasi-albert", 2000), FactorBudget(core=50, fill=1e3), []
+    assert at_least(Laplacian.plain(graph), 1e-3, budget) is None
+    monkeypatch.setattr(ladder, "CHEAP", budget)
+    monkeypatch.setattr(ladder, "at_least", lambda *given: tried.append(1) or at_least(*given))
+    found = survey(graph)
+    assert (found["certified"], found["mixing_certified"], tried) == (False, False, [1])
+
+
+@pytest.mark.parametrize(("nodes", "fits"), [(1200, True), (1500, False)])
+def test_a_core_with_many_edges_is_given_up_unless_it_nearly_fits(nodes, fits):
+    budget = FactorBudget(core=200, fill=0.0)
+    form = QuadraticForm.of(Laplacian.plain(build("barabasi-albert", nodes)), 1e-9)
+    assert (shrink(form, budget) is not None) is fits
+    assert (len(form.c) > budget.edges // 4, len(form.c) < budget.edges // 3) == (True, True)
 
 
 def test_the_bound_on_treewidth_never_forbids_what_elimination_does():

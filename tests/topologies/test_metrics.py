@@ -77,13 +77,15 @@ def test_distances_are_those_of_networkx(spec, nodes):
         assert found.upper == nx.diameter(graph)
 
 
-def test_hops_are_right_where_wide_and_narrow_fronts_alternate():
-    """A chain of stars: fronts of one node and of a hundred."""
+@pytest.mark.parametrize("walked", [0, 10**9])
+def test_hops_are_those_of_networkx_with_scipy_and_without(walked, monkeypatch):
+    """A chain of stars, fronts of one node and of a hundred; drawn graphs, of which some have several parts."""
+    monkeypatch.setattr("topologies.graph.WALKED", walked)
     edges = [(101 * star, 101 * star + leaf) for star in range(5) for leaf in range(1, 101)]
     edges += [(101 * star + leaf, 101 * (star + 1)) for star in range(4) for leaf in range(1, 101)]
-    topology = Topology("by hand", 505 + 1, edges)
-    expected = nx.single_source_shortest_path_length(topology.to_networkx(), 0)
-    assert hops(topology, 0).tolist() == [expected.get(node, -1) for node in range(506)]
+    for topology in (Topology("by hand", 505 + 1, edges), *(drawn(seed)[1] for seed in range(40))):
+        expected = nx.single_source_shortest_path_length(topology.to_networkx(), 1)
+        assert hops(topology, 1).tolist() == [expected.get(node, -1) for node in range(topology.nodes)]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -137,10 +139,6 @@ def test_a_graph_whose_edges_are_not_held_has_what_its_formula_knows():
 @pytest.mark.parametrize(("nodes", "expected"), [(1, 0), (2, 1)])
 def test_one_and_two_nodes_have_a_diameter(nodes, expected):
     assert diameter(Topology("by hand", nodes, build("path", nodes).ends)) == expected
-
-
-def test_the_distances_from_a_node_of_a_disconnected_graph_say_where_there_is_no_way():
-    assert np.array_equal(hops(Topology("by hand", 3, [(0, 1)]), 1), [1, 0, -1])
 
 
 # -- Cuts, bridges and connectivity against networkx and against all sets.

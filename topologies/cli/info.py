@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,6 +31,10 @@ GROUPS: Mapping[str, str] = {
     "schedule": "Schedules: undirected, another graph in each round. A federation can run them.",
     "directed": "Directed graphs, another in each round: for study. A federation cannot run them.",
 }
+MANY, LIMITS_S = 100_000, (10.0, 60.0)
+"""The processor time that a graph may take by default: up to so many nodes, and with more."""
+SHARE = 0.75
+"""The part of it after which eigenvalues are looked for no longer: the other figures take the rest."""
 INDENT = 26
 LEGEND = """\
 n is the number of nodes, lambda_2 the algebraic connectivity; in parentheses, parameters without a
@@ -88,7 +94,8 @@ Examples:
   p2pfl topology info graph.json --model-bytes 400K --format json
   p2pfl topology info base:k=1 -n 25
 
-Exit codes: 2 a mistake, 4 an eigenvalue did not converge, or --certify could not prove it.
+Exit codes: 2 a mistake, 4 an eigenvalue did not converge, or not in time, or --certify could
+not prove it.
 
 {CAUTION}
 """
@@ -120,6 +127,9 @@ def list_command(name: str | None, form: str) -> None:
             click.echo(line)
 
 
+WITHIN_HELP = "Processor time to take.  [default: 10s up to 100,000 nodes, else 1m; with --certify any]"
+
+
 @click.command(
     "info",
     help=f"What the graph SPEC is like: how connected, how fast it mixes, what it tolerates.\n\n{terminal.SPEC_HELP}",
@@ -131,10 +141,13 @@ def list_command(name: str | None, form: str) -> None:
 @terminal.weights_option()
 @terminal.model_bytes_option()
 @far_options
+@click.option("--within", type=terminal.Time(), default=None, help=WITHIN_HELP)
 @click.option("--certify", is_flag=True, help="Prove lambda_2, with minutes and gigabytes if need be.")
 @click.option("--explain", is_flag=True, help="Also say what each figure means; not with --format json.")
 @format_option("table", "json")
-def info_command(*, weights: str | None, certify: bool, explain: bool, form: str, **asked: Any) -> int:
+def info_command(
+    *, weights: str | None, within: float | None, certify: bool, explain: bool, form: str, **asked: Any
+) -> int:
     if not certify:
         # numpy's threads would wait for each other: several times slower on a shared processor
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -142,13 +155,14 @@ def info_command(*, weights: str | None, certify: bool, explain: bool, form: str
 
     if weights is not None:
         check_weights(weights)
-    described = _describe(weights=weights, certify=certify, **asked)
+    late = _late(within, certify=certify)
+    described = _describe(weights=weights, certify=certify, late=late, **asked)
     if form == "json":
         write_json(described)
     else:
         write_facts(_readable_facts(described))
         click.echo(MEANING, nl=False) if explain else click.echo("note: --explain says what the words mean", err=True)
-    return _verdict(described, certify=certify)
+    return _verdict(described, late=late(described["nodes"]), certify=certify)
 
 
 IN_STEP = "Schedules mix this fast while all nodes are in the same round; those of a federation are not."
@@ -168,18 +182,13 @@ Examples:
 """
 
 
-class Sizes(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
-    """A command-line option: integers separated by commas."""
-
-    name = "n,n,..."
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(part) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is no list of sizes; allowed: whole numbers joined by commas, as 16,64", param, ctx)
+def _sizes(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[int, ...]:
+    """Read integers separated by commas."""
+    try:
+        return () if text is None else tuple(map(int, text.split(",")))
+    except ValueError:
+        said = f"{text!r} is no list of sizes; allowed: whole numbers joined by commas, as 16,64"
+        raise click.BadParameter(said) from None
 
 
 @click.command(
@@ -188,18 +197,18 @@ class Sizes(click.ParamType):  # type: ignore[type-arg]  # generic only in later
     epilog=COLUMNS_HELP,
 )
 @click.argument("specs", nargs=-1, required=True)
-@click.option("-n", "--nodes", "sizes", type=Sizes(), default=None, help="How many nodes; several joined by commas.")
+@click.option("-n", "--nodes", "sizes", metavar="N,N,...", callback=_sizes, help="How many nodes; several by commas.")
 @terminal.weights_option()
 @terminal.seed_option()
 @terminal.model_bytes_option()
 @format_option("table", "json", "csv")
 def compare_command(
-    *, specs: tuple[str, ...], sizes: tuple[int, ...] | None, model_bytes: int | None, form: str, **asked: Any
+    *, specs: tuple[str, ...], sizes: tuple[int, ...], model_bytes: int | None, form: str, **asked: Any
 ) -> None:
     from topologies.families import is_static  # noqa: PLC0415 - `--help` stays instant
     from topologies.metrics.describe import compare  # noqa: PLC0415 - `--help` stays instant
 
-    table = compare(specs, sizes or (), model_bytes=model_bytes, **asked)
+    table = compare(specs, sizes, model_bytes=model_bytes, **asked)
     sized = model_bytes is not None
     write_rows([_readable_row(row, sized=sized) for row in table.rows] if form == "table" else table.rows, form)
     for missing in table.missing:
@@ -283,6 +292,13 @@ def _entry(row: Mapping[str, Any]) -> Iterator[str]:
     yield from textwrap.wrap(text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
+def _late(within: float | None, *, certify: bool) -> Callable[[int], bool]:
+    """Begin to measure processor time. Tells whether a graph of so many nodes has had what its eigenvalues may take."""
+    began = time.process_time()
+    limits = LIMITS_S if within is None else (within, within)
+    return lambda nodes: not (certify and within is None) and time.process_time() - began > SHARE * limits[nodes > MANY]
+
+
 def _describe(
     *,
     spec: str,
@@ -293,6 +309,7 @@ def _describe(
     model_bytes: int | None,
     far: Sequence[str],
     train: float,
+    late: Callable[[int], bool],
 ) -> dict[str, Any]:
     from topologies.errors import TopologyError  # noqa: PLC0415 - as above
     from topologies.families import build_schedule, is_static, resolve  # noqa: PLC0415 - `--help` stays instant
@@ -303,18 +320,14 @@ def _describe(
         topology = resolve(spec, nodes, seed)
         apart = read_distances(topology.nodes, topology.names, far=far, train=train)
         known: dict[str, Any] = {"distances": apart, "train_s": train, "model_bytes": model_bytes}
-        return survey(topology, weights, certify=certify, **known)
+        return survey(topology, weights, certify=certify, over=partial(late, topology.nodes), **known)
     if far:
         text = "the time of a schedule or a directed graph is not known"
         raise TopologyError(text, key="far", allowed="one static graph")
-    from topologies.metrics.describe import describe_schedule  # noqa: PLC0415 - as above
+    from topologies.metrics.describe import bytes_sent, describe_schedule  # noqa: PLC0415 - as above
 
     described = describe_schedule(build_schedule(spec, nodes, seed))
-    if model_bytes is not None:
-        messages = described["messages_to_consensus"]
-        described["bytes_to_consensus"] = None if messages is None else messages * model_bytes
-        described["bytes_per_round_busiest_node"] = described["degree"]["max"] * model_bytes
-    return described
+    return described | ({} if model_bytes is None else bytes_sent(described, model_bytes))
 
 
 LIMITED = ("bridges", "cut_nodes", "thinnest_cut")
@@ -372,8 +385,9 @@ def _readable(value: Any) -> Any:
     return low if low == high else f"{low} to {high}"
 
 
-def _verdict(described: dict[str, Any], *, certify: bool) -> int:
+def _verdict(described: dict[str, Any], *, late: bool, certify: bool) -> int:
     """Return the exit code: 4 if lambda_2 is not known, or not proven although required."""
+    more = "; --within gives more time" if late else ""
     if not described.get("converged", True):
         text = "no eigenvalue converged: the algebraic connectivity is at most what is printed"
     elif not described.get("mixing_converged", True):
@@ -382,7 +396,7 @@ def _verdict(described: dict[str, Any], *, certify: bool) -> int:
         text = "not certified: a proof was beyond its limits, or failed"
     else:
         return 0
-    click.echo(f"error: {text}", err=True)
+    click.echo(f"error: {text}{more}", err=True)
     return 4
 
 

@@ -20,16 +20,15 @@ from topologies.design.candidates import (
     SMALL,
     Goal,
     GraphCandidate,
-    Over,
     adjacency_of,
     candidate,
     checked,
     known_graphs,
-    never,
     weighted_laplacian,
 )
 from topologies.design.search import evaluations_for, search
 from topologies.eigen import Tell, silent
+from topologies.eigen.iterations import Over, never
 from topologies.errors import TopologyError
 from topologies.families import build
 from topologies.graph import Edge, Ends, Topology, component_count

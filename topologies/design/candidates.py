@@ -19,6 +19,7 @@ import numpy as np
 
 from topologies.chance import generator
 from topologies.eigen import Tell, silent
+from topologies.eigen.iterations import Over, never
 from topologies.eigen.laplacian import Array, Laplacian
 from topologies.errors import TopologyError, nearest
 from topologies.families import FAMILIES, build, parse
@@ -121,14 +122,6 @@ SEARCH_LIMIT = 500
 """The maximum number of nodes for a search; above that, one graph takes too long to judge."""
 
 Key = tuple[float, ...]
-
-
-Over = Callable[[], bool]
-"""True when a search has to end."""
-
-
-def never() -> bool:
-    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

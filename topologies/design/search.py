@@ -19,9 +19,10 @@ from random import Random
 
 import numpy as np
 
-from topologies.design.candidates import Goal, Key, Over, mixing_rate, never
+from topologies.design.candidates import Goal, Key, mixing_rate
 from topologies.design.walk import Walk
 from topologies.eigen import Tell, silent
+from topologies.eigen.iterations import Over, never
 from topologies.eigen.laplacian import Array
 from topologies.graph import Ends
 

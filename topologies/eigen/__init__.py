@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib.util import find_spec
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topologies.eigen.certificate import CHEAP, LARGE, FactorBudget, at_least, too_wide
-from topologies.eigen.iterations import Inverse, Krylov, Ritz
+from topologies.eigen.iterations import Krylov, Over, Ritz, inverse_of, never
 from topologies.eigen.laplacian import Array, Laplacian
 from topologies.errors import TopologyError
 
@@ -59,6 +60,8 @@ def eigenvalues(matrix: NDArray[np.float64]) -> Eigenvalues:
 
 TOLERANCE = 1e-6
 """An eigenvalue is certified if it is proven to lie within this relative distance of the reported one."""
+LOOSE = 1e-5
+"""The relative residual of a value that is known to `TOLERANCE` because the next one is far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,32 +72,45 @@ class Extremes:
     in the last digits).
 
     `residual`: the norm of A x - low x for the unit vector x that was found. `lower`: a proven lower bound on lambda_2,
-    None if nothing is proven. `certified`: low - lower <= TOLERANCE * low. `probable`: a lower bound that is wrong only
-    with probability `iterations.UNLIKELY`, over the random start vectors and in exact arithmetic; `certified` never
-    rests on it. `converged`: certified, or the residual is at most TOLERANCE * low, so that some eigenvalue is that
-    close to `low`; if False, `low` is only an upper bound. `highest`: a proven upper bound on the largest eigenvalue;
-    `high_residual`: like `residual`, for `high`. `vector`: the eigenvector of `low` (Fiedler's, for the plain
-    Laplacian), shape (nodes,); empty if no eigensolver ran.
+    None if nothing is proven. `beyond`: a proof exceeds the budget, on these edges and with any weights. `certified`:
+    low - lower <= TOLERANCE * low. `probable`: a lower bound that is wrong only with probability `iterations.UNLIKELY`,
+    over the random start vectors and in exact arithmetic; `certified` never rests on it. `converged`: certified, or
+    `settled`; if False, `low` is only an upper bound. `highest`: a proven upper bound on the largest eigenvalue;
+    `high_residual`: like `residual`, for `high`. `find`: returns `vector`.
     """
 
     low: float
     high: float
     method: str
-    residual: float
-    lower: float | None
-    certified: bool
+    residual: float = 0.0
+    lower: float | None = None
+    certified: bool = False
     converged: bool
-    products: int
+    products: int = 0
     """The number of matrix-vector products and of linear systems solved."""
-    vector: Array
+    find: Callable[[], Array] = lambda: np.zeros(0)
+    beyond: bool = False
     probable: float | None = None
     high_residual: float = 0.0
     highest: float
 
     @property
+    def vector(self) -> Array:
+        """The eigenvector of `low` (Fiedler's, for the plain Laplacian), (nodes,); empty if no eigensolver ran."""
+        return self.find()
+
+    @property
     def high_converged(self) -> bool:
         """True if some eigenvalue is within TOLERANCE of `high`, or if none can be much above it."""
         return min(self.high_residual, self.highest - self.high) <= TOLERANCE * self.high
+
+
+def settled(ritz: Ritz) -> bool:
+    """Return True if the value is known to `TOLERANCE`: its residual is that small, or ten times as large if the next
+    value is far, because the error is at most the residual squared over the gap between them.
+    """
+    limit = TOLERANCE * ritz.value
+    return ritz.residual <= limit or (ritz.residual <= LOOSE * ritz.value and ritz.residual**2 <= limit * ritz.gap)
 
 
 class NotConverged(TopologyError):  # noqa: N818 - what it says
@@ -112,40 +128,30 @@ def require_converged(result: Extremes) -> Extremes:
 
 def exactly(low: float, high: float, method: str) -> Extremes:
     """Make extremes from a formula."""
-    return Extremes(
-        low=low,
-        high=high,
-        method=method,
-        residual=0.0,
-        lower=low,
-        certified=True,
-        converged=True,
-        products=0,
-        vector=np.zeros(0),
-        highest=high,
-    )
+    return Extremes(low=low, high=high, method=method, lower=low, certified=True, converged=True, highest=high)
 
 
-def from_vector(
-    laplacian: Laplacian, vector: Array, method: str, *, high: float, high_residual: float, products: int
-) -> Extremes:
-    """Evaluate a vector (nodes,) found by some method: its Rayleigh quotient and its true residual."""
+def from_vector(laplacian: Laplacian, vector: Array, method: str, high: Ritz, gap: float = 0.0) -> Extremes:
+    """Evaluate a vector (nodes,) found by some method: its Rayleigh quotient and its true residual. `high` is the other
+    end, as far as it converged; `gap` the distance to the next eigenvalue that was found.
+    """
     vector = vector - laplacian.kernel * (laplacian.kernel @ vector)
     vector /= np.linalg.norm(vector)
     low = laplacian.quotient(vector)
     residual = float(np.linalg.norm(laplacian.times(vector) - low * vector))
+    return _unproven(laplacian, Ritz(low, residual, gap), method, high, lambda: vector)
+
+
+def _unproven(laplacian: Laplacian, low: Ritz, method: str, high: Ritz, find: Callable[[], Array]) -> Extremes:
     return Extremes(
-        low=low,
-        high=high,
+        low=low.value,
+        high=high.value,
         method=method,
-        residual=residual,
-        lower=None,
-        certified=False,
-        converged=residual <= TOLERANCE * low,
-        products=products,
-        vector=vector,
-        high_residual=high_residual,
-        highest=max(high, laplacian.largest),
+        residual=low.residual,
+        converged=settled(low),
+        find=find,
+        high_residual=high.residual,
+        highest=max(high.value, laplacian.largest),
     )
 
 
@@ -186,17 +192,21 @@ NEARLY = 0.1
 LONGEST = 4_000
 """The products of the last attempt, and of the first if it has nearly converged."""
 INVERSE_MOST = 400
+DIGITS = 7.0
+"""The error of a Ritz value falls as e^(-4 k sqrt(low / high)) with the products k: it needs twice this exponent."""
+ROUNDED = 1e-6
+"""The ratio of both ends below which a Ritz value has too few digits: a sum of squares has all."""
 WEAKER = (1e-4, 1e-2)
 """Accuracies to prove if rounding is too large for `TOLERANCE`: an interval, not a certificate."""
 
 
-def extremes(laplacian: Laplacian, *, certify: bool = False) -> Extremes:
+def extremes(laplacian: Laplacian, *, certify: bool = False, beyond: bool = False, over: Over = never) -> Extremes:
     """Compute the extremes of a connected graph with two or more nodes. With `certify` a proof may take minutes and
-    gigabytes.
+    gigabytes. `beyond`: a proof with other weights exceeded the budget. When it is `over`, the best value counts.
     """
     budget = LARGE if certify else CHEAP
-    methods = _small(laplacian) if _is_small(laplacian) else _large(laplacian, budget)
-    return _first_good(laplacian, budget, methods)
+    methods = _small(laplacian) if _is_small(laplacian) else _large(laplacian, budget, over, beyond=beyond)
+    return _first_good(laplacian, budget, methods, over)
 
 
 def _is_small(laplacian: Laplacian) -> bool:
@@ -206,13 +216,15 @@ def _is_small(laplacian: Laplacian) -> bool:
     return laplacian.nodes <= DENSE_LIMIT or (laplacian.nodes <= 2 * DENSE_LIMIT and find_spec("scipy") is None)
 
 
-def _first_good(laplacian: Laplacian, budget: FactorBudget, attempts: Iterator[Extremes | None]) -> Extremes:
+def _first_good(
+    laplacian: Laplacian, budget: FactorBudget, attempts: Iterator[Extremes | None], over: Over
+) -> Extremes:
     """Return the first result that converged and is not refuted, or on which two methods agree; else the best."""
     best: Extremes | None = None
     for attempt in attempts:
         if attempt is None:
             continue
-        judged, refuted = _judge(laplacian, budget, attempt)
+        judged, refuted = (attempt, False) if over() else _judge(laplacian, budget, attempt)
         same = best is not None and abs(best.low - judged.low) <= TOLERANCE * judged.low
         agreed = best is not None and same and best.converged and judged.converged
         better = best is None or (judged.converged > best.converged if same else judged.low < best.low)
@@ -226,13 +238,15 @@ def _first_good(laplacian: Laplacian, budget: FactorBudget, attempts: Iterator[E
 
 def _judge(laplacian: Laplacian, budget: FactorBudget, result: Extremes) -> tuple[Extremes, bool]:
     """Return the extremes with a lower bound, if one can be proven, and True if none was proven within the budget."""
-    if result.certified or too_wide(laplacian, result.low, budget):
+    if result.certified:
         return result, False
+    if result.beyond or too_wide(laplacian, result.low, budget):
+        return replace(result, beyond=True), False
     for tolerance in (TOLERANCE, *WEAKER):
         lower = (1.0 - tolerance) * result.low
         verdict = at_least(laplacian, lower, budget, tolerance)
         if verdict is None:
-            return result, False
+            return replace(result, beyond=True), False
         if verdict:
             return with_lower_bound(result, lower), False
     return result, True
@@ -244,25 +258,20 @@ def _small(laplacian: Laplacian) -> Iterator[Extremes | None]:
     """
     yield (dense := dense_extremes(laplacian))
     budget = FactorBudget(core=laplacian.nodes, fill=0.0)
-    yield inverse_extremes(laplacian, budget, Ends(dense.high, dense.high_residual, 0))
+    yield inverse_extremes(laplacian, budget, Ritz(dense.high, dense.high_residual))
 
 
-def _large(laplacian: Laplacian, budget: FactorBudget) -> Iterator[Extremes | None]:
-    krylov = krylov_of(laplacian)
-    ends, result = lanczos_extremes(laplacian, krylov)
-    yield result
-    yield inverse_extremes(laplacian, budget, ends)
+def _large(laplacian: Laplacian, budget: FactorBudget, over: Over, *, beyond: bool) -> Iterator[Extremes | None]:
+    krylov = krylov_of(laplacian, over)
+    high, result = lanczos_extremes(laplacian, krylov)
+    yield replace(result, beyond=beyond) if result else None
+    result = None if beyond or over() else inverse_extremes(laplacian, budget, high)
+    yield replace(result, products=krylov.products + result.products) if result else None
+    if result and 4.0 * LONGEST * math.sqrt(result.low / result.high) < DIGITS:
+        return
     krylov.extend(LONGEST)
-    yield _from_ritz(laplacian, krylov, krylov.lowest(), ends)
-
-
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """The largest eigenvalue by Lanczos' method, as far as it converged, and the number of products it took."""
-
-    high: float
-    residual: float
-    products: int
+    # a core that is too large for the inverse is so for a proof
+    yield replace(_from_ritz(laplacian, krylov, krylov.lowest(), high), beyond=result is None)
 
 
 def dense_extremes(laplacian: Laplacian) -> Extremes:
@@ -272,25 +281,23 @@ def dense_extremes(laplacian: Laplacian) -> Extremes:
     above = 2.0 * laplacian.largest
     solved = eigenvalues(laplacian.dense() + above * np.outer(laplacian.kernel, laplacian.kernel))
     high = float(solved.values[-2])
-    judged = from_vector(
-        laplacian, np.array(solved.vectors[:, 0]), "dense", high=high, high_residual=solved.bound, products=0
-    )
+    judged = from_vector(laplacian, np.array(solved.vectors[:, 0]), "dense", Ritz(high, solved.bound))
     # the sum rounds each entry once more
     bound = solved.bound + 8.0 * ULP * laplacian.largest
     judged = replace(judged, highest=min(judged.highest, high + bound))
     return with_lower_bound(judged, max(0.0, float(solved.values[0]) - bound))
 
 
-def krylov_of(laplacian: Laplacian) -> Krylov:
+def krylov_of(laplacian: Laplacian, over: Over = never) -> Krylov:
     matrix = laplacian.sparse()
 
     def apply(vector: Array) -> Array:
         return np.asarray(matrix @ vector)
 
-    return Krylov(apply, laplacian.kernel)
+    return Krylov(apply, laplacian.kernel, over)
 
 
-def lanczos_extremes(laplacian: Laplacian, krylov: Krylov) -> tuple[Ends, Extremes | None]:
+def lanczos_extremes(laplacian: Laplacian, krylov: Krylov) -> tuple[Ritz, Extremes | None]:
     """Compute both ends from one space. The lower one is None if it is out of reach."""
     low: Ritz | None = None
     goal, most = 20, _product_limit(laplacian)
@@ -299,44 +306,38 @@ def lanczos_extremes(laplacian: Laplacian, krylov: Krylov) -> tuple[Ends, Extrem
         high = krylov.highest()
         high_done = min(high.residual, laplacian.largest - high.value) <= TOLERANCE * high.value
         if low is None:
-            low = _if_converged(krylov.lowest())
-        distance = 0.0 if low else _distance(krylov.lowest())
+            lowest = krylov.lowest()
+            low = lowest if settled(lowest) else None
+        distance = 0.0 if low else lowest.residual / lowest.value
         if distance < NEARLY:
             most = LONGEST if low is None else _product_limit(laplacian)
         hopeless = distance > 1.0 and krylov.size >= PATIENCE
-        if krylov.dead or krylov.size >= most or (high_done and (low is not None or hopeless)):
+        if krylov.ended or krylov.size >= most or (high_done and (low is not None or hopeless)):
             break
-        goal = min(most, goal + max(10, goal // 4))
-    ends = Ends(high.value, high.residual, krylov.products)
+        goal = min(most, goal + max(10, goal // 10))
     if low is None and not krylov.dead:
-        return ends, None
-    return ends, _from_ritz(laplacian, krylov, low or krylov.lowest(), ends)
+        return high, None
+    return high, _from_ritz(laplacian, krylov, low or krylov.lowest(), high)
 
 
 def _product_limit(laplacian: Laplacian) -> int:
     return MOST * min(4, max(1, 100_000 // laplacian.nodes))
 
 
-def _if_converged(ritz: Ritz) -> Ritz | None:
-    return ritz if ritz.residual <= 0.3 * TOLERANCE * ritz.value else None
+def _from_ritz(laplacian: Laplacian, krylov: Krylov, low: Ritz, high: Ritz) -> Extremes:
+    """Evaluate a Ritz value; its vector is computed when somebody needs it, or where rounding would spoil the value."""
+    probable = low.value - krylov.slack() * laplacian.largest
+    find = cache(partial(krylov.vector, low))
+    if low.value > ROUNDED * high.value:
+        result = _unproven(laplacian, low, "lanczos", high, find)
+    else:
+        result = from_vector(laplacian, find(), "lanczos", high, low.gap)
+    return replace(result, products=krylov.products, probable=probable if probable > 0.0 else None)
 
 
-def _distance(ritz: Ritz) -> float:
-    return ritz.residual / ritz.value
-
-
-def _from_ritz(laplacian: Laplacian, krylov: Krylov, low: Ritz, ends: Ends) -> Extremes:
-    vector = krylov.vector(low)
-    result = from_vector(
-        laplacian, vector, "lanczos", high=ends.high, high_residual=ends.residual, products=krylov.products
-    )
-    probable = result.low - krylov.slack() * laplacian.largest
-    return replace(result, probable=probable if probable > 0.0 else None)
-
-
-def inverse_extremes(laplacian: Laplacian, budget: FactorBudget, ends: Ends) -> Extremes | None:
+def inverse_extremes(laplacian: Laplacian, budget: FactorBudget, high: Ritz) -> Extremes | None:
     """Compute the extremes from the inverse; None if it does not fit into the budget."""
-    inverse = Inverse.of(laplacian, budget)
+    inverse = inverse_of(laplacian, budget)
     if inverse is None:
         return None
     krylov = Krylov(inverse, laplacian.kernel)
@@ -349,23 +350,23 @@ def inverse_extremes(laplacian: Laplacian, budget: FactorBudget, ends: Ends) -> 
         krylov.extend(goal)
     # once more through the inverse, since the remaining high frequencies would dominate the residual
     vector = inverse(krylov.vector(top))
-    products = ends.products + krylov.products + 1
-    return from_vector(laplacian, vector, "inverse", high=ends.high, high_residual=ends.residual, products=products)
+    gap = 1.0 / (top.value - top.gap) - 1.0 / top.value if top.gap < top.value else math.inf
+    return replace(from_vector(laplacian, vector, "inverse", high, gap), products=krylov.products + 1)
 
 
-def largest(laplacian: Laplacian) -> tuple[float, float]:
+def largest(laplacian: Laplacian, over: Over = never) -> tuple[float, float]:
     """Compute the largest eigenvalue of any graph, connected or not, and its residual."""
     if not len(laplacian.ends):
         return 0.0, 0.0
     if _is_small(laplacian):
         solved = eigenvalues(laplacian.dense())
         return float(solved.values[-1]), solved.bound
-    krylov = krylov_of(laplacian)
+    krylov = krylov_of(laplacian, over)
     goal = 20
     while True:
         krylov.extend(goal)
         high = krylov.highest()
         near = min(high.residual, laplacian.largest - high.value) <= TOLERANCE * high.value
-        if near or krylov.dead or krylov.size >= _product_limit(laplacian):
+        if near or krylov.ended or krylov.size >= _product_limit(laplacian):
             return high.value, high.residual
         goal += max(10, goal // 4)

@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.eigen.laplacian import Array, Laplacian
+from topologies.graph import Topology, hops
 
 Whole = NDArray[np.int64]
 UNIT = 2.0**-53
@@ -187,7 +188,7 @@ def _pairs(neighbor: Whole, c: Array, pivot: Array, starts: Whole, counts: Whole
 def _merge_parallel(a: Whole, b: Whole, c: Array, size: int) -> tuple[Whole, Whole, Array]:
     """Merge parallel edges into one, rounded down."""
     key = np.minimum(a, b) * size + np.maximum(a, b)
-    order = np.argsort(key)
+    order = np.argsort(key, kind="stable")  # most of the keys are in order already
     key = key[order]
     starts = np.flatnonzero(np.diff(key, prepend=-1))
     if not len(starts):
@@ -236,6 +237,8 @@ SAFETY = 2.0
 
 GRADUAL = 2_000
 """The maximum size of a core whose nodes may be eliminated one by one."""
+NEARLY = 1.1
+"""The multiple of the largest core from which elimination goes on although there are many edges."""
 SMALL = 32
 """A core with at most this many nodes is not reduced further."""
 
@@ -273,13 +276,11 @@ def at_least(laplacian: Laplacian, sigma: float, budget: FactorBudget = CHEAP, t
     if core is None:
         return None
     form, dense = core
-    if not dense:
-        return _sparse_proof(_tightened(form, SPARE[0] * tolerance), SPARE[0] * tolerance)
-    return any(_dense_proof(_tightened(form, share * tolerance), share * tolerance) for share in SPARE)
-
-
-def _tightened(form: QuadraticForm, spare: float) -> QuadraticForm:
-    return replace(form, e=form.e * (1.0 + spare))
+    for spare in np.multiply(SPARE if dense else SPARE[:1], tolerance).tolist():
+        tightened = replace(form, e=form.e * (1.0 + spare))
+        if _dense_proof(tightened, spare) if dense else _sparse_proof(tightened, spare):
+            return True
+    return False
 
 
 def _unit(form: QuadraticForm, spare: float) -> Array:
@@ -300,9 +301,12 @@ def shrink(form: QuadraticForm, budget: FactorBudget, *, keep: bool = False) -> 
         return form, True
     if form.size > budget.core and expected_fill(thin) <= budget.fill:
         return thin, False
-    # a core this large in a graph without small separators only becomes denser
-    if form.size <= 5 * budget.core:
-        eliminate(form, degree=form.size // 8, until=budget.core, edges=budget.edges, keep=keep)
+    # a core this large in a graph without small separators only becomes denser: the last three quarters of the edges
+    # come with a few nodes in a hundred
+    degree = form.size // 8
+    for within, edges in ((5.0, budget.edges // 4), (NEARLY, budget.edges)):
+        if form.size <= within * budget.core:
+            eliminate(form, degree=degree, until=budget.core, edges=edges, keep=keep)
     return (form, True) if form.size <= budget.core else None
 
 
@@ -314,25 +318,10 @@ def expected_fill(form: QuadraticForm) -> float:
     twice as much. This is an estimate, not a bound: a graph that defeats it (a hub beside a grid) looks too large, and
     is skipped.
     """
-    return len(form.c) + float(_widest_level(form)) ** 2 * float(np.log2(max(2, form.size)))
-
-
-def _widest_level(form: QuadraticForm) -> int:
-    """Find the widest level of a breadth-first search from a node that is far from some other node."""
-    from scipy.sparse import coo_array  # noqa: PLC0415 - small graphs do without
-
-    places = np.concatenate([form.i, form.j]), np.concatenate([form.j, form.i])
-    rows = coo_array((np.ones(2 * len(form.c), np.int8), places), shape=(form.size, form.size)).tocsr()
-    last, widest = np.array([0]), 0
-    for _ in range(2):
-        seen = np.zeros(form.size, np.bool_)
-        front, widest = last[:1], 0
-        while len(front):
-            seen[front] = True
-            widest, last = max(widest, len(front)), front
-            around = np.unique(rows[front].indices)
-            front = around[~seen[around]]
-    return widest
+    core = Topology("core", form.size, np.stack([form.i, form.j], axis=1))
+    # from a node that is far from some other node
+    widest = float(np.bincount(hops(core, int(np.argmax(hops(core, 0))))).max())
+    return len(form.c) + widest**2 * float(np.log2(max(2, form.size)))
 
 
 def too_wide(laplacian: Laplacian, low: float, budget: FactorBudget) -> bool:

@@ -1,8 +1,7 @@
 """The iterations that find the ends of a large spectrum; `extremes` chooses the one that suits a graph.
 
 - Lanczos' method: both ends from one random start vector. The kernel is projected out of every vector. There is no
-  reorthogonalization: a converged eigenvalue may appear twice, which does not matter for the two ends (Paige 1980),
-  and a pair is accepted only by its true residual.
+  reorthogonalization: a converged eigenvalue may appear twice, which does not matter for the two ends (Paige 1980).
 - The pseudoinverse by elimination: its largest eigenvalue is one over the smallest of the Laplacian. For graphs with
   a small gap and small separators: paths, rings, trees, tori and planar graphs.
 """
@@ -11,38 +10,51 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from topologies.eigen.certificate import FactorBudget, QuadraticForm, factor, shrink
 from topologies.eigen.laplacian import Array, Laplacian
 
+Over = Callable[[], bool]
+"""True when the time to search is over."""
+FEWEST = 20
+"""The dimensions of a space that are there, whatever the time."""
 BASIS_BYTES = 100_000_000
 """The maximum size of a basis that is kept in memory; the vectors of a larger one are recomputed on request."""
 UNLIKELY = 1e-9
 """The probability with which `slack` may be exceeded."""
 
 
+def never() -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Ritz:
-    """An approximate eigenvalue; `residual` estimates ||A x - value x||; `mix` has the coefficients of its vector."""
+    """An approximate eigenvalue; `residual` estimates ||A x - value x||; `mix` has the coefficients of its vector.
+
+    `gap` is the distance to the next approximate eigenvalue, infinite if there is none.
+    """
 
     value: float
     residual: float
-    mix: Array
+    gap: float = 0.0
+    mix: Array = field(default_factory=lambda: np.zeros(0))
 
 
 class Krylov:
     """A Krylov space. `apply` maps a vector of shape (n,) to another; `kernel` is a unit vector (n,) that it maps to 0.
 
-    `dead` becomes True when the space is invariant: then all its eigenvalues are the operator's.
+    `dead` becomes True when the space is invariant: then all its eigenvalues are the operator's. When it is `over`, a
+    space of a few dimensions grows no more.
     """
 
-    def __init__(self, apply: Callable[[Array], Array], kernel: Array, *, seed: int = 0) -> None:
+    def __init__(self, apply: Callable[[Array], Array], kernel: Array, over: Over = never) -> None:
         self._apply = apply
         self._kernel = kernel
-        self._seed = seed
+        self._over = over
         self._along: list[float] = []
         self._across: list[float] = []
         self._basis: list[Array] | None = []
@@ -55,10 +67,16 @@ class Krylov:
     def size(self) -> int:
         return len(self._along)
 
+    @property
+    def ended(self) -> bool:
+        return self.dead or self._over()
+
     def extend(self, size: int) -> None:
         """Extend the space to `size` dimensions, or until it is invariant."""
-        while self.size < size and not self.dead:
-            self._keep(self._now)
+        while self.size < size and not self.dead and (self.size < FEWEST or not self._over()):
+            if self._basis is not None:
+                self._basis.append(self._now)
+                self._basis = self._basis if len(self._basis) * self._now.nbytes <= BASIS_BYTES else None
             after = self._apply(self._now)
             self.products += 1
             if self._across:
@@ -100,16 +118,9 @@ class Krylov:
         return (math.log(1.648 * math.sqrt(dimension) / UNLIKELY) / (2 * self.size - 1)) ** 2
 
     def _start(self) -> Array:
-        vector = np.random.default_rng(self._seed).standard_normal(len(self._kernel))
+        vector = np.random.default_rng(0).standard_normal(len(self._kernel))
         vector -= self._kernel * (self._kernel @ vector)
         return np.asarray(vector / np.linalg.norm(vector))
-
-    def _keep(self, vector: Array) -> None:
-        if self._basis is None:
-            return
-        self._basis.append(vector)
-        if len(self._basis) * vector.nbytes > BASIS_BYTES:
-            self._basis = None
 
     def _second_pass(self, mix: Array) -> Array:
         before, now = np.zeros(len(self._kernel)), self._start()
@@ -127,52 +138,48 @@ class Krylov:
         return total
 
     def _ritz(self, which: int) -> Ritz:
-        values, vectors = _tridiagonal(np.array(self._along), np.array(self._across[:-1]), which)
-        residual = 0.0 if self.dead else self._across[-1] * abs(float(vectors[-1]))
-        return Ritz(values, residual, vectors)
+        first = max(0, min(which, self.size - 2))
+        values, vectors = _tridiagonal(np.array(self._along), np.array(self._across[:-1]), first)
+        value, mix = float(values[which - first]), vectors[:, which - first]
+        residual = 0.0 if self.dead else self._across[-1] * abs(float(mix[-1]))
+        return Ritz(value, residual, float(np.ptp(values)) if len(values) > 1 else math.inf, mix)
 
 
-def _tridiagonal(diagonal: Array, beside: Array, which: int) -> tuple[float, Array]:
+def _tridiagonal(diagonal: Array, beside: Array, first: int) -> tuple[Array, Array]:
+    """Return the eigenvalue of rank `first` and the next, as far as they exist, and their vectors as columns."""
     if len(diagonal) <= 100:
         values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1))
-        return float(values[which]), vectors[:, which]
+        return values[first : first + 2], vectors[:, first : first + 2]
     from scipy.linalg import eigh_tridiagonal  # noqa: PLC0415 - not needed for small graphs
 
-    values, vectors = eigh_tridiagonal(diagonal, beside, select="i", select_range=(which, which))
-    return float(values[0]), vectors[:, 0]
+    pair: tuple[Array, Array] = eigh_tridiagonal(diagonal, beside, select="i", select_range=(first, first + 1))
+    return pair
 
 
-class Inverse:
-    """The operator N^1/2 L_c^+ N^1/2 on vectors (n,) that are orthogonal to the kernel N^1/2 1."""
+def inverse_of(laplacian: Laplacian, budget: FactorBudget) -> Callable[[Array], Array] | None:
+    """Return the operator N^1/2 L_c^+ N^1/2 on vectors (n,) that are orthogonal to the kernel N^1/2 1.
 
-    def __init__(self, laplacian: Laplacian, form: QuadraticForm, core: Callable[[Array], Array]) -> None:
-        self._root = np.sqrt(laplacian.n)
-        self._kernel = laplacian.kernel
-        self._nodes = form.nodes
-        self._steps = form.steps
-        self._core = core
+    None if its factors would not fit into the budget, or do not exist.
+    """
+    if (core := shrink(QuadraticForm.of(laplacian), budget, keep=True)) is None:
+        return None
+    form, dense = core
+    if (solve := _dense_core(form) if dense else _sparse_core(form)) is None:
+        return None
 
-    @classmethod
-    def of(cls, laplacian: Laplacian, budget: FactorBudget) -> Inverse | None:
-        """Build the inverse; None if the factors would not fit into the budget, or do not exist."""
-        core = shrink(QuadraticForm.of(laplacian), budget, keep=True)
-        if core is None:
-            return None
-        form, dense = core
-        solve = _dense_core(form) if dense else _sparse_core(form)
-        return cls(laplacian, form, solve) if solve else None
-
-    def __call__(self, y: Array) -> Array:
-        b = self._root * y
-        for step in self._steps:
+    def apply(y: Array) -> Array:
+        b = laplacian.root * y
+        for step in form.steps:
             np.add.at(b, step.neighbor, step.share * b[step.gone][step.owner])
         x = np.zeros(len(b))
-        x[self._nodes] = self._core(b[self._nodes])
-        for step in reversed(self._steps):
+        x[form.nodes] = solve(b[form.nodes])
+        for step in reversed(form.steps):
             x[step.gone] = b[step.gone] / step.pivot + np.add.reduceat(step.share * x[step.neighbor], step.starts)
-        x *= self._root
-        x -= self._kernel * (self._kernel @ x)
+        x *= laplacian.root
+        x -= laplacian.kernel * (laplacian.kernel @ x)
         return x
+
+    return apply
 
 
 def _dense_core(form: QuadraticForm) -> Callable[[Array], Array] | None:

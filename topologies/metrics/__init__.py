@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from topologies.eigen import Extremes
 from topologies.families import FAMILIES, parse
 from topologies.files.content import is_file
-from topologies.graph import Topology, component_count
+from topologies.graph import Topology, component_count, hops
 from topologies.spectral import plain_extremes
 
 SPECTRUM_LIMIT = 600
@@ -84,8 +84,6 @@ SEARCH_WORK = 24_000_000
 """The maximum number of arcs followed in all searches for one diameter together."""
 MOST_SEARCHES = 256
 FEWEST_SEARCHES = 3
-NARROW = 24
-"""A front with fewer nodes is searched node by node, because a numpy call costs more."""
 
 
 def diameter(topology: Topology) -> int | None:
@@ -99,24 +97,26 @@ def diameter_bounds(topology: Topology) -> IntegerBounds | None:
     range from a few searches. None on a disconnected graph, or if no formula of an implicit graph is known.
     """
     closed = topology.formula.diameter if topology.formula is not None else None
-    if topology.nodes == 1 or topology.implicit or closed is not None:
-        return _exact_bounds(0 if topology.nodes == 1 else closed, "closed form")
+    if topology.nodes == 1:
+        return _exactly(0, "closed form")
+    if topology.implicit or closed is not None:
+        return None if closed is None else _exactly(closed, "closed form")
     first = hops(topology, 0)
     if (first < 0).any():
         return None
     if is_transitive(topology):
-        return _exact_bounds(int(first.max()), "every node sees the same")
+        return _exactly(int(first.max()), "every node sees the same")
     if topology.edge_count == topology.nodes - 1:
         longest = int(hops(topology, int(np.argmax(first))).max())
-        return _exact_bounds(longest, "two searches of a tree")
+        return _exactly(longest, "two searches of a tree")
     turns = 2 * int(first.max())
     if topology.nodes <= EXACT_LIMIT and turns * topology.edge_count <= SPREADING_WORK:
-        return _exact_bounds(_spread(topology.adjacency()), "all pairs")
+        return _exactly(_spread(topology.adjacency()), "all pairs")
     return bound_diameter(topology, first)
 
 
-def _exact_bounds(value: int | None, method: str) -> IntegerBounds | None:
-    return None if value is None else IntegerBounds(int(value), int(value), method)
+def _exactly(value: float, method: str) -> IntegerBounds:
+    return IntegerBounds(int(value), int(value), method)
 
 
 def bound_diameter(topology: Topology, first: NDArray[np.int64]) -> IntegerBounds:
@@ -143,50 +143,6 @@ def bound_diameter(topology: Topology, first: NDArray[np.int64]) -> IntegerBound
             rank = start  # the far end of the first search, whose eccentricity is the best early lower bound
         start = hops(topology, int(np.argmax(rank)))
     return IntegerBounds(lower, upper, f"{turn + 1} searches")
-
-
-def hops(topology: Topology, start: int) -> NDArray[np.int64]:
-    """Count the hops from `start` to each node, -1 if there is no path. Shape (nodes,).
-
-    Wide fronts advance by numpy; narrow ones node by node, because numpy would take half a minute on a path of a
-    million nodes.
-    """
-    starts, neighbors = topology.rows
-    distances = np.full(topology.nodes, -1)
-    distances[start] = 0
-    front = np.array([start])
-    distance = 0
-    while len(front):
-        if len(front) < NARROW:
-            front, distance = _walk(topology, distances, front.tolist(), distance)
-            continue
-        distance += 1
-        counts = starts[front + 1] - starts[front]
-        offsets = np.repeat(starts[front] - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
-        reached = neighbors[offsets + np.arange(counts.sum())]
-        reached = reached[distances[reached] < 0]
-        distances[reached] = distance
-        front = np.flatnonzero(distances == distance) if 16 * len(reached) > topology.nodes else np.unique(reached)
-    return distances
-
-
-def _walk(
-    topology: Topology, distances: NDArray[np.int64], front: list[int], distance: int
-) -> tuple[NDArray[np.int64], int]:
-    """Advance from a narrow front until it is wide or empty; `distances` is filled in."""
-    starts, neighbors = topology.rows[0].data, topology.rows[1].data
-    hops_to = distances.data
-    while front and len(front) < NARROW:
-        distance += 1
-        fresh = []
-        for node in front:
-            for place in range(starts[node], starts[node + 1]):
-                other = neighbors[place]
-                if hops_to[other] < 0:
-                    hops_to[other] = distance
-                    fresh.append(other)
-        front = fresh
-    return np.array(front, dtype=np.int64), distance
 
 
 def _spread(neighbors: list[list[int]]) -> int:

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from topologies.eigen import Extremes
 from topologies.eigen.laplacian import Array
-from topologies.graph import Edge, Topology, component_labels
+from topologies.graph import Edge, Topology, hops
 from topologies.metrics import (
     SPECTRUM_LIMIT,
     IntegerBounds,
     degree_range,
-    hops,
     is_complete,
     is_connected,
     is_transitive,
@@ -69,7 +68,7 @@ def sweep_cut(topology: Topology, extremes: Extremes | None = None) -> Cut | Non
 
 def orders(topology: Topology, extremes: Extremes | None = None) -> Iterator[tuple[str, NDArray[np.int64]]]:
     """Yield the node orders worth sweeping, each of shape (nodes,)."""
-    labels = component_labels(topology)
+    labels = topology.labels
     if labels.any():
         yield "parts", np.argsort(labels, kind="stable")
         return

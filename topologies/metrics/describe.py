@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from topologies.eigen import Extremes
+from topologies.eigen.iterations import Over, never
 from topologies.errors import TopologyError
 from topologies.families import build_schedule, kind, resolve
 from topologies.family import GraphKind
@@ -71,20 +72,23 @@ ORDER = (
 
 
 def describe(
-    topology: Topology | NetworkxGraph, weights: str | None = None, epsilon: float = EPSILON, *, certify: bool = False
+    topology: Topology | NetworkxGraph,
+    weights: str | None = None,
+    epsilon: float = EPSILON,
+    *,
+    certify: bool = False,
+    plain: Extremes | None = None,
+    over: Over = never,
 ) -> dict[str, Any]:
     """Describe how connected a graph, or a `networkx.Graph`, is and how fast it mixes: the figures of `survey` down to
-    the distances.
+    the distances. `plain`: the result of `plain_extremes`, if known.
     """
     started = time.perf_counter()
     topology = require_graph(topology)
-    plain = plain_extremes(topology, certify=certify)
-    facts = {
-        **_graph(topology),
-        **_connectivity(plain),
-        **_mixing(topology, plain, weights, epsilon, certify=certify),
-    }
-    return in_order({**facts, **_distances(topology), "seconds": time.perf_counter() - started})
+    plain = plain or plain_extremes(topology, certify=certify)
+    mixing = _mixing(topology, plain, weights, epsilon, over, certify=certify)
+    facts = {**_graph(topology), **_connectivity(plain), **mixing, **_distances(topology)}
+    return in_order({**facts, "seconds": time.perf_counter() - started})
 
 
 def survey(
@@ -96,27 +100,34 @@ def survey(
     model_bytes: int | None = None,
     distances: Latencies | None = None,
     train_s: float = 0.0,
+    over: Over = never,
 ) -> dict[str, Any]:
     """The facts of `describe`, plus thin places, tolerated malicious neighbors and failures, and cost; with
-    `distances`, also in seconds.
+    `distances`, also in seconds. When it is `over`, eigenvalues are looked for no longer: what is known then is told.
 
     A message is one model sent over one edge in one direction, so a round costs two per edge. `method`, `residual`,
     `lower_bound`, `probable_lower_bound`, `certified` and `converged` are about the algebraic connectivity: see
     `eigen.Extremes`.
     """
     started = time.perf_counter()
-    plain = plain_extremes(topology, certify=certify)
-    facts = {**_graph(topology), **_connectivity(plain)}
-    mixing = _mixing(topology, plain, weights, epsilon, certify=certify)
+    plain = plain_extremes(topology, certify=certify, over=over)
+    facts = describe(topology, weights, epsilon, certify=certify, plain=plain, over=over)
     if model_bytes is not None:
-        messages = mixing["messages_to_consensus"]
-        mixing["bytes_to_consensus"] = None if messages is None else messages * model_bytes
-        mixing["bytes_per_round_busiest_node"] = degree_range(topology)[1] * model_bytes
-    facts |= mixing
+        facts |= bytes_sent(facts, model_bytes)
     if distances is not None:
         facts |= timing(topology, distances, weights=weights, epsilon=epsilon, train_s=train_s)
-    facts |= _distances(topology) | structure(topology, plain)
-    return in_order({**facts, "seconds": time.perf_counter() - started})
+    # a vector may take as long as its value
+    cuts = replace(plain, find=lambda: np.zeros(0)) if over() else plain
+    return in_order({**facts, **structure(topology, cuts), "seconds": time.perf_counter() - started})
+
+
+def bytes_sent(facts: Mapping[str, Any], model_bytes: int) -> dict[str, Any]:
+    """Return what a description says about messages in bytes."""
+    messages = facts["messages_to_consensus"]
+    return {
+        "bytes_to_consensus": None if messages is None else messages * model_bytes,
+        "bytes_per_round_busiest_node": facts["degree"]["max"] * model_bytes,
+    }
 
 
 def in_order(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,11 +162,11 @@ def _connectivity(plain: Extremes) -> dict[str, Any]:
 
 
 def _mixing(
-    topology: Topology, plain: Extremes, weights: str | None, epsilon: float, *, certify: bool
+    topology: Topology, plain: Extremes, weights: str | None, epsilon: float, over: Over = never, *, certify: bool
 ) -> dict[str, Any]:
     weights = default_weights(topology) if weights is None else weights
     mixes = settled_weights(topology, weights)
-    result = spectrum(mixes.topology, mixes.weights, certify=certify, plain=plain)
+    result = spectrum(mixes.topology, mixes.weights, certify=certify, plain=plain, over=over)
     rounds = rounds_to_consensus(result.mixing_rate, epsilon) if topology.nodes > 1 else 0
     fewest = {} if mixes.bound is None else {"fewest_rounds": rounds_to_consensus(mixes.bound, epsilon)}
     return {
@@ -214,8 +225,7 @@ def describe_schedule(schedule: Schedule, epsilon: float = EPSILON) -> dict[str,
     Raises TopologyError if `epsilon` is not between 0 and 1, or above `schedule.DENSE_LIMIT` nodes, unless the schedule
     is exact.
     """
-    if not 0.0 < epsilon < 1.0:
-        raise TopologyError("impossible accuracy", key="epsilon", value=epsilon, allowed="between 0 and 1")
+    require_epsilon(epsilon)
     started = time.perf_counter()
     union = schedule.union()
     parts = component_count(union)

@@ -1,22 +1,32 @@
 """What a node's log is worth: drawn fault schedules in virtual time, with the log and with snapshots alone.
 
     python benchmarks/durability.py --schedules 50
+    python benchmarks/durability.py --real 5 --minutes 10      # each seed with and without the log, at once
 
 Twelve nodes with unequal rows and fourfold speeds minimize quadratics whose common optimum is known, while nodes are
 killed, stay away, and some lose their disk. With `snapshot` a node that was killed goes on from its last snapshot, and
 its edges begin anew. *Excess* is the worst node's loss above the optimum at the end; *distance* the mean distance of
-the models while faults go on.
+the models while faults go on. With `--real` they are processes on a graph of degree 4, at one speed, and time runs a
+hundred times as long: they are killed, lose their folder, or stand still as if the machine slept; `distance` is the
+median distance between neighbors, `rounds_lost` what was learned anew after a kill.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from p2pfl.config.model import TaskConfig
@@ -28,6 +38,11 @@ from sim import cluster, simulate
 from sim.exact import Boot, ExactEngine, MemoryStore
 from sim.federations import describe
 from sim.worlds.model import ComputeSpec, CrashSpec, SlowNodes, WorldSpec
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "e2e"))
+import faces  # noqa: F401 - its kits import names from packages
+from real_field import Field, Process, processes, wait_all
 
 NODES, ROUNDS, ROUND_S = 12, 120, 0.05
 SAMPLES = [50 + 30 * node for node in range(NODES)]
@@ -114,6 +129,64 @@ def run(seed: int, every: int | None) -> dict[str, Any]:
     }
 
 
+STEP_S = 1.0
+"""A round of real nodes."""
+
+
+def real(seed: int, durability: str, minutes: float, folder: Path) -> dict[str, Any]:
+    """Run one schedule with real processes."""
+    rounds, crashes = int(60 * minutes / STEP_S), schedule(seed)
+    scale = rounds * STEP_S / (ROUNDS * ROUND_S)
+    task = f'name = "quadratic"\nsize = 16\ncondition = 10.0\nsamples = {SAMPLES}\nstep_s = {STEP_S}'
+    how: dict[str, Any] = {"local_steps": 5, "learning_rate": 0.1, "linger_s": 20.0, "when_through": "train-on"}
+    made = Field(
+        folder / durability, NODES, task=task, topology="random-regular:degree=4", seed=seed, rounds=rounds, **how
+    )
+    for name in made.names:
+        made.set_node(name, durability=durability)
+    with processes(made) as start:
+        alive, lives = {name: start(name) for name in made.names}, dict[str, list[Process]]()
+        began = time.monotonic()
+        moments = [(crash.at_s + back * crash.down_s, back, crash) for crash in crashes for back in (0, 1)]
+        for at_s, back, crash in sorted(moments, key=lambda moment: moment[0]):
+            time.sleep(max(0.0, began + scale * at_s - time.monotonic()))
+            name = made.names[crash.nodes[0]]
+            stops = crash.nodes[0] % 3 == 0 and not crash.amnesia
+            if stops:
+                alive[name].popen.send_signal(signal.SIGCONT if back else signal.SIGSTOP)
+            elif back:
+                lives.setdefault(name, []).append(alive[name])
+                alive[name] = start(name)
+            else:
+                alive[name].kill()
+                if crash.amnesia:
+                    shutil.rmtree(made.state(name))
+        codes = wait_all(alive, 120 * minutes)
+        told = [[run for each in [*lives.get(name, []), alive[name]] if (run := each.lines)] for name in made.names]
+    distances = [
+        line["neighbor_distance"] or 0.0  # relative to the model's norm
+        for line in itertools.chain(*(itertools.chain(*runs) for runs in told))
+        if 0.05 * rounds < line["rounds"] < 0.6 * rounds
+    ]
+    lost = [was[-1]["rounds"] - now[0]["rounds"] for runs in told for was, now in itertools.pairwise(runs)]
+    return {
+        "seed": seed,
+        "durability": durability,
+        "crashes": len(crashes),
+        "excess": max(made.excess(name) for name in made.names),
+        "distance": median(distances),
+        "rounds_lost": sum(lost),
+        "failed": sorted(name for name, code in codes.items() if code != 0),
+    }
+
+
+def reals(seeds: int, minutes: float) -> Iterator[dict[str, Any]]:
+    for seed in range(seeds):
+        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
+            kinds = ("exchange", "snapshot")
+            yield from pool.map(lambda kind, seed=seed, within=folder: real(seed, kind, minutes, Path(within)), kinds)
+
+
 def rows(schedules: int, every: list[int]) -> Iterator[dict[str, Any]]:
     for seed in range(schedules):
         for kind in (None, *every):
@@ -124,9 +197,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--schedules", type=int, default=50)
     parser.add_argument("--every", type=int, nargs="+", default=[20], help="rounds between two snapshots")
+    parser.add_argument("--real", type=int, default=0, help="so many schedules with real processes instead")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long each takes")
     parser.add_argument("--out", type=Path, help="a line of JSON for each run")
     options = parser.parse_args()
-    for row in rows(options.schedules, options.every):
+    chosen = reals(options.real, options.minutes) if options.real else rows(options.schedules, options.every)
+    for row in chosen:
         print(json.dumps(row), flush=True)
         if options.out:
             with options.out.open("a") as file:

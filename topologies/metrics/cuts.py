@@ -54,16 +54,7 @@ def sweep_cut(topology: Topology, extremes: Extremes | None = None) -> Cut | Non
     """
     if topology.implicit or topology.nodes < 2:
         return None
-    best: tuple[float, int, int, NDArray[np.int64], str] | None = None
-    for name, order in orders(topology, extremes):
-        size, edges = _thinnest(topology, order)
-        ratio = edges / min(size, topology.nodes - size)
-        if best is None or ratio < best[0]:
-            best = (ratio, size, edges, order, name)
-    if best is None:
-        return None
-    ratio, size, edges, order, name = best
-    return _cut(topology, order[:size], edges, name)
+    return min((_cut(topology, name, order) for name, order in orders(topology, extremes)), key=lambda cut: cut.ratio)
 
 
 def orders(topology: Topology, extremes: Extremes | None = None) -> Iterator[tuple[str, NDArray[np.int64]]]:
@@ -95,28 +86,21 @@ def crossing(topology: Topology, order: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.cumsum(opened)[:-1]
 
 
-def _thinnest(topology: Topology, order: NDArray[np.int64]) -> tuple[int, int]:
-    edges = crossing(topology, order)
-    sizes = np.arange(1, topology.nodes)
-    best = int(np.argmin(edges / np.minimum(sizes, topology.nodes - sizes)))
-    return best + 1, int(edges[best])
-
-
-def _cut(topology: Topology, side: NDArray[np.int64], edges: int, order: str) -> Cut:
-    inside = np.zeros(topology.nodes, dtype=bool)
-    inside[side] = True
-    if 2 * len(side) > topology.nodes:
-        inside = ~inside
-    volume = int(topology.degrees[inside].sum())
+def _cut(topology: Topology, name: str, order: NDArray[np.int64]) -> Cut:
+    """Return the best cut between the first k nodes of an order and the rest."""
+    crossed, sizes = crossing(topology, order), np.arange(1, topology.nodes)
+    best = int(np.argmin(crossed / np.minimum(sizes, topology.nodes - sizes)))
+    edges, side = int(crossed[best]), order[: best + 1]
+    smaller = np.sort(side if 2 * len(side) <= topology.nodes else order[best + 1 :])
+    volume = int(topology.degrees[smaller].sum())
     thin = min(volume, 2 * topology.edge_count - volume)
-    smaller = np.flatnonzero(inside).tolist()
     return Cut(
-        side=tuple(smaller),
+        side=tuple(smaller.tolist()),
         other=topology.nodes - len(smaller),
         edges=edges,
         conductance=edges / thin if thin else 0.0,
         ratio=edges / len(smaller),
-        order=order,
+        order=name,
     )
 
 

@@ -449,11 +449,6 @@ def cliques(starts: Ints) -> Ends:
     return together(*parts)
 
 
-def clique_edges(starts: Ints) -> int:
-    sizes = np.diff(starts)
-    return int((sizes * (sizes - 1) // 2).sum())
-
-
 def all_pairs(nodes: int) -> Ends:
     """Return all pairs in order, without the n^2 mask of `numpy.triu_indices`."""
     later = np.arange(nodes - 1, -1, -1)

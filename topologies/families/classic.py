@@ -127,10 +127,6 @@ def path_form(nodes: int) -> ClosedForm:
     return ClosedForm(low=low, high=high, edges=nodes - 1, degrees=(1, min(2, nodes - 1)), diameter=nodes - 1)
 
 
-def star(request: GraphRequest) -> Ends:
-    return pairs(np.arange(1, request.nodes), 0)
-
-
 def star_form(request: GraphRequest) -> ClosedForm:
     n = request.nodes
     low = 1.0 if n > 2 else 2.0
@@ -183,7 +179,7 @@ def _rows_and_cols(name: str, nodes: int, rows: int | None, cols: int | None) ->
     if given is None:
         given = next((side for side in range(math.isqrt(nodes), 1, -1) if nodes % side == 0), None)
         if given is None:
-            sizes = sizes_near(nodes, _is_product)
+            sizes = sizes_near(nodes, lambda n: any(n % side == 0 for side in range(2, math.isqrt(n) + 1)))
             raise impossible(name, nodes, f"rows times cols with both at least 2 (not a prime), such as {sizes}")
         return given, nodes // given
     if given < 2 or nodes % given or nodes // given < 2:
@@ -191,10 +187,6 @@ def _rows_and_cols(name: str, nodes: int, rows: int | None, cols: int | None) ->
         sizes = sizes_near(nodes, lambda n: n % max(2, given) == 0 and n >= 2 * given)
         raise impossible(name, nodes, f"{key} ({given}) times another side, both at least 2, such as {sizes}")
     return (given, nodes // given) if rows else (nodes // given, given)
-
-
-def _is_product(nodes: int) -> bool:
-    return any(nodes % side == 0 for side in range(2, math.isqrt(nodes) + 1))
 
 
 def torus_form(request: GraphRequest) -> ClosedForm:
@@ -245,7 +237,7 @@ CLASSIC: Mapping[str, Family] = {
     "star": _book(
         rule="node 0 joined to all others",
         degree="1, n - 1 at the center",
-        build=star,
+        build=lambda request: pairs(np.arange(1, request.nodes), 0),
         closed=star_form,
         connectivity="1",
     ),

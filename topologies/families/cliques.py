@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from topologies.errors import TopologyError, nearest
 from topologies.families.classic import BOOK, path_form
 from topologies.family import ClosedForm, Family, GraphRequest, choice, file, impossible, sizes_near, unfit, whole
-from topologies.graph import Edge, Ends, Ints, clique_edges, cliques, cycle, even, line, pairs, together
+from topologies.graph import Edge, Ends, Ints, cliques, cycle, even, line, pairs, together
 
 
 def layers(request: GraphRequest) -> tuple[int, int]:
@@ -55,17 +55,13 @@ def hierarchical(request: GraphRequest) -> Ends:
     return together(cycle(root), between, cycle(gateway), *above)
 
 
-def _barbells(nodes: int, between: int) -> str:
-    sizes = sizes_near(nodes, lambda n: n > between and (n - between) % 2 == 0)
-    return f"an even number of nodes beside the path of {between}, at least 2: {sizes}"
-
-
 def barbell_parts(request: GraphRequest) -> tuple[int, int]:
     """Return the size of each clique and of the path between them."""
     n, between = request.nodes, request["path"]
     clique, odd = divmod(n - between, 2)
     if odd or clique < 1:
-        raise impossible("barbell", n, _barbells(n, between))
+        sizes = sizes_near(n, lambda n: n > between and (n - between) % 2 == 0)
+        raise impossible("barbell", n, f"an even number of nodes beside the path of {between}, at least 2: {sizes}")
     return clique, between
 
 
@@ -269,9 +265,9 @@ def _starts(request: GraphRequest) -> Ints:
 
 
 def _expected(request: GraphRequest) -> float:
-    starts = _starts(request)
-    q = len(starts) - 1
-    return clique_edges(starts) + (q * (q - 1) / 2 if request["inter"] == "full" else 0)
+    sizes = np.diff(_starts(request))
+    q = len(sizes)
+    return int((sizes * (sizes - 1) // 2).sum()) + (q * (q - 1) / 2 if request["inter"] == "full" else 0)
 
 
 D_CLIQUES: Mapping[str, Family] = {

@@ -38,10 +38,6 @@ RAREST = 1e-15
 """A probability too small to change 1 when subtracted from it."""
 
 
-def random_regular(request: GraphRequest) -> Pairs:
-    return regular("random-regular", request.nodes, request["degree"], request.seed)
-
-
 def regular(family: str, n: int, degree: int, seed: int) -> Pairs:
     """Draw among all graphs of n nodes with this degree. Raises TopologyError if there is none."""
     if degree >= n or degree * n % 2:
@@ -56,10 +52,6 @@ def regular(family: str, n: int, degree: int, seed: int) -> Pairs:
     # pairing stubs would almost never succeed with nearly all edges; the missing ones are few
     complement: Pairs = nx.complement(nx.random_regular_graph(n - 1 - degree, n, seed=seed)).edges
     return complement
-
-
-def erdos_renyi(request: GraphRequest) -> Pairs:
-    return _drawn_pairs(request.nodes, request["p"], request.seed)
 
 
 def watts_strogatz(request: GraphRequest) -> Pairs:
@@ -214,7 +206,7 @@ RANDOM: Mapping[str, Family] = {
     "random-regular": Family(
         rule="drawn among all graphs in which every node has this degree",
         degree="degree",
-        build=random_regular,
+        build=lambda request: regular("random-regular", request.nodes, request["degree"], request.seed),
         parameters={"degree": whole(4, 1, "of every node")},
         expected=lambda request: request.nodes * float(request["degree"]) / 2,
         connectivity="about degree - 2 sqrt(degree - 1)",
@@ -225,7 +217,7 @@ RANDOM: Mapping[str, Family] = {
     "erdos-renyi": Family(
         rule="each pair joined with probability p",
         degree="about (n - 1) p",
-        build=erdos_renyi,
+        build=lambda request: _drawn_pairs(request.nodes, request["p"], request.seed),
         parameters={"p": fraction(0.1, "of each pair; connected from about ln n / n on")},
         expected=lambda request: math.comb(request.nodes, 2) * float(request["p"]),
         source="Gilbert 1959, doi:10.1214/aoms/1177706098",

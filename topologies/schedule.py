@@ -146,7 +146,7 @@ class MixingMatrix:
 
 
 class Schedule:
-    """A schedule. `directed`: some matrix is not symmetric. `random`: the matrices were drawn from the seed."""
+    """A schedule, at rest without `mixings`. `directed`: some matrix is not symmetric. `random`: the seed drew them."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class Schedule:
     ) -> None:
         self.spec = spec
         self.nodes = nodes
-        self.mixings = tuple(mixings)
+        self.mixings = tuple(mixings) or (MixingMatrix.joined(nodes, []),)
         self.seed = seed
         self.directed = directed
         self.random = random

@@ -138,22 +138,22 @@ def complete_form(request: GraphRequest) -> ClosedForm:
     return ClosedForm(low=float(n), high=float(n), edges=n * (n - 1) // 2, degrees=(n - 1, n - 1), diameter=1)
 
 
-def dimension(request: GraphRequest) -> int:
-    n = request.nodes
-    if n & (n - 1):
-        below = 1 << (n.bit_length() - 1)
-        raise impossible("hypercube", n, f"a power of two, such as {below} or {2 * below}")
-    return n.bit_length() - 1
+def dimension(name: str, nodes: int) -> int:
+    """Return log2 of the number of nodes. Raises TopologyError if it is not a power of two."""
+    if nodes & (nodes - 1):
+        below = 1 << (nodes.bit_length() - 1)
+        raise impossible(name, nodes, f"a power of two, such as {below} or {2 * below}")
+    return nodes.bit_length() - 1
 
 
 def hypercube(request: GraphRequest) -> Ends:
     node = np.arange(request.nodes)
-    without = [(node[node >> bit & 1 == 0], 1 << bit) for bit in range(dimension(request))]
+    without = [(node[node >> bit & 1 == 0], 1 << bit) for bit in range(dimension("hypercube", request.nodes))]
     return together(*(pairs(here, here + step) for here, step in without))
 
 
 def hypercube_form(request: GraphRequest) -> ClosedForm:
-    d = dimension(request)
+    d = dimension("hypercube", request.nodes)
     return ClosedForm(low=2.0, high=2.0 * d, edges=request.nodes * d // 2, degrees=(d, d), diameter=d)
 
 

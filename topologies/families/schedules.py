@@ -22,8 +22,9 @@ from functools import cache
 import numpy as np
 
 from topologies.chance import StableDraws
+from topologies.families.classic import dimension
 from topologies.families.random import regular
-from topologies.family import Family, GraphKind, GraphRequest, impossible, whole
+from topologies.family import Family, GraphKind, GraphRequest, whole
 from topologies.schedule import Ints, MixingMatrix, Part, Schedule, check_links, check_rounds
 
 HALF = Fraction(1, 2)
@@ -41,20 +42,16 @@ def one_peer_exponential(request: GraphRequest) -> Schedule:
     bits = (n - 1).bit_length()
     check_links("one-peer-exponential", n, n * bits)
     rounds = [MixingMatrix.joined(n, [shifted(n, 1 << bit, HALF)]) for bit in range(bits)]
-    return Schedule(request.spec, n, rounds or [MixingMatrix.joined(n, [])], request.seed, directed=True)
+    return Schedule(request.spec, n, rounds, request.seed, directed=True)
 
 
 def one_peer_hypercube(request: GraphRequest) -> Schedule:
     """In round t, let every node average with the one whose number differs in bit t."""
     n = request.nodes
-    if n & (n - 1):
-        below = 1 << (n.bit_length() - 1)
-        raise impossible("one-peer-hypercube", n, f"a power of two, such as {below} or {2 * below}")
-    node = np.arange(n)
-    bits = n.bit_length() - 1
+    node, bits = np.arange(n), dimension("one-peer-hypercube", n)
     check_links("one-peer-hypercube", n, n * bits)
     rounds = [MixingMatrix.joined(n, [Part(node, node ^ (1 << bit), HALF)]) for bit in range(bits)]
-    return Schedule(request.spec, n, rounds or [MixingMatrix.joined(n, [])], request.seed, directed=False)
+    return Schedule(request.spec, n, rounds, request.seed, directed=False)
 
 
 Rounds = list[list[Part]]
@@ -166,8 +163,7 @@ def base(request: GraphRequest) -> Schedule:
     while (k + 1) ** most < n:
         most += 1
     check_links("base", n, 2 * most * n * k)
-    rounds = base_rounds(np.arange(n)[None, :], k)
-    mixings = [MixingMatrix.joined(n, parts) for parts in rounds] or [MixingMatrix.joined(n, [])]
+    mixings = [MixingMatrix.joined(n, parts) for parts in base_rounds(np.arange(n)[None, :], k)]
     return Schedule(request.spec, n, mixings, request.seed, directed=False)
 
 
@@ -248,7 +244,7 @@ def round_robin(request: GraphRequest) -> Schedule:
         other[other == node] = n - 1 if n % 2 == 0 else node[other == node]
         chosen = node < other
         mixings.append(meeting(n, node[chosen], other[chosen]))
-    return Schedule(request.spec, n, mixings or [MixingMatrix.joined(n, [])], request.seed, directed=False)
+    return Schedule(request.spec, n, mixings, request.seed, directed=False)
 
 
 DRAWN: Mapping[str, Family] = {

@@ -117,7 +117,7 @@ class GraphKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphRequest:
-    """A request for a graph. `names` are the nodes' names, used by families that order their members by name.
+    """A request for a graph. `names` are the nodes' names, one for each or none, for families that order their members.
 
     `folder` is where a relative path among the parameters starts.
     """
@@ -133,13 +133,8 @@ class GraphRequest:
         return self.parameters[key]
 
     def called(self) -> Sequence[str]:
-        """Return the nodes' names, by default their numbers. Raises TopologyError if there is not one name per node."""
-        if not self.names:
-            return [str(node) for node in range(self.nodes)]
-        if len(self.names) != self.nodes or len(set(self.names)) != self.nodes:
-            allowed = f"{self.nodes} different ones"
-            raise TopologyError("not one name for each node", key="names", value=len(set(self.names)), allowed=allowed)
-        return self.names
+        """Return the nodes' names, by default their numbers."""
+        return self.names or [str(node) for node in range(self.nodes)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

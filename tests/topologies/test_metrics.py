@@ -366,11 +366,6 @@ def test_a_good_graph_is_not_warned_of():
     assert warnings(build("ring", 1), 1) == []
 
 
-def test_parts_are_counted_and_the_smallest_named():
-    texts = warnings(Topology("by hand", 6, [(0, 1), (1, 2), (0, 2), (3, 4)]), 0)
-    assert texts[0] == "The graph is in 3 parts, one of them node 5. Join them: no part learns from another."
-
-
 def test_a_bridge_and_its_ends_are_named():
     text = said(build("barbell", 8), 0)
     assert "Edge 3-4 is a bridge" in text

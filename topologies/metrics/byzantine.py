@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from topologies.eigen import Extremes
 from topologies.errors import TopologyError
-from topologies.graph import Topology, components
+from topologies.graph import Topology
 from topologies.metrics import IntegerBounds, degree_range
 from topologies.metrics.cuts import Cut, CutPoints, cut_points, shores, sweep_cut
 from topologies.metrics.robustness import Robustness, robustness
@@ -50,32 +49,23 @@ def tolerance(topology: Topology, robust: Robustness | None = None) -> Tolerance
     )
 
 
-def warnings(topology: Topology, liars: int, extremes: Extremes | None = None) -> list[str]:
-    """Describe the graph's faults with `liars` among a node's neighbors, the most serious first.
+def warnings(topology: Topology, liars: int) -> list[str]:
+    """Describe the faults of a connected graph with `liars` among a node's neighbors, the most serious first.
 
     Each has one sentence on the fault and one on what to do, with the nodes' names if the graph has them; empty if
-    there are none. `extremes` is the spectrum of a large graph. Nodes with too few neighbors are not named.
+    there are none. Nodes with too few neighbors are not named.
     Raises TopologyError if `liars` is below 0.
     """
     if isinstance(liars, bool) or not isinstance(liars, int) or liars < 0:
         raise TopologyError("impossible number of liars", key="liars", value=liars, allowed="a whole number from 0")
     if topology.nodes == 1:
         return []
-    apart = [] if topology.implicit else _about_parts(topology, components(topology))
     points = cut_points(topology)
-    thin = sweep_cut(topology, extremes) if liars and not apart else None
-    texts = apart + (_bottlenecks(topology, points) if points else []) + (_thin(topology, thin, liars) if thin else [])
-    if liars and not apart:
-        texts += _fragile(robustness(topology, extremes, thin), liars)
+    thin = sweep_cut(topology) if liars else None
+    texts = (_bottlenecks(topology, points) if points else []) + (_thin(topology, thin, liars) if thin else [])
+    if liars:
+        texts += _fragile(robustness(topology, cut=thin), liars)
     return texts
-
-
-def _about_parts(topology: Topology, parts: list[list[int]]) -> list[str]:
-    if len(parts) == 1:
-        return []
-    least = min(parts, key=len)
-    named = _nodes(topology, least)
-    return [f"The graph is in {len(parts)} parts, one of them {named}. Join them: no part learns from another."]
 
 
 def _bottlenecks(topology: Topology, points: CutPoints) -> list[str]:
@@ -88,7 +78,7 @@ def _bottlenecks(topology: Topology, points: CutPoints) -> list[str]:
     if points.nodes:
         what = "is the only way" if len(points.nodes) == 1 else "are each the only way"
         texts.append(f"{_nodes(topology, points.nodes)} {what} between others. Join the neighbors to each other.")
-    return [_sentence(text) for text in texts]
+    return [text[:1].upper() + text[1:] for text in texts]
 
 
 def _thin(topology: Topology, cut: Cut, liars: int) -> list[str]:
@@ -116,10 +106,6 @@ def _fragile(robustness: Robustness, liars: int) -> list[str]:
     else:
         what = f"The graph is not proven {needed}-robust, {why}, but {robustness.lower}"
     return [f"{what}. Add edges, or take a denser random graph.", CAUTION]
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _liars(count: int) -> str:

@@ -1,4 +1,4 @@
-"""GraphML, GEXF and GML, the formats of Gephi, yEd and igraph: networkx writes them, and reads them after a scan of the
+"""GraphML and GML, formats of Gephi, yEd and igraph: networkx writes them, and reads them after a scan of the
 raw text.
 
 The scan comes first because XML can define entities that grow without end, and because networkx silently ignores a
@@ -45,12 +45,8 @@ class _Ids(list[str]):
 def read_graphml(data: bytes, where: str) -> Content:
     import networkx as nx  # noqa: PLC0415 - a quarter of a second that only these formats need
 
-    return _read_xml(data, where, "GraphML", lambda text, ids: nx.parse_graphml(text, node_type=ids))
-
-
-def _read_xml(data: bytes, where: str, form: str, parse: Callable[[str, _Ids], Any]) -> Content:
     text, ids = _checked_text(data, where), _Ids()
-    graph = _parsed(lambda: parse(text, ids), where, form)
+    graph = _parsed(lambda: nx.parse_graphml(text, node_type=ids), where, "GraphML")
     if graph.is_multigraph():
         twice = next((f"{i}, {j}" for i, j, _ in graph.edges if graph.number_of_edges(i, j) > 1), None)
         raise TopologyError("the same edge twice", key=where, value=brief(twice), allowed="each edge once")

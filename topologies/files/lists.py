@@ -395,9 +395,5 @@ def _from_both_sides(links: Ends, place: Place) -> NDArray[np.int64]:
         raise TopologyError(text, key=place(int(alone[0])), allowed="each edge from both its nodes")
     for side in (links[:, 0] <= links[:, 1], links[:, 0] >= links[:, 1]):
         kept = np.flatnonzero(side)
-        check_simple(links[kept], _kept_places(place, kept))
+        check_simple(links[kept], lambda edge: place(int(kept[edge])))  # noqa: B023 - called at once
     return kept
-
-
-def _kept_places(place: Place, kept: NDArray[np.int64]) -> Place:
-    return lambda edge: place(int(kept[edge]))

@@ -29,14 +29,14 @@ from topologies.eigen import TOLERANCE, ULP, Extremes, exactly, extremes, larges
 from topologies.eigen.iterations import Over, never
 from topologies.eigen.laplacian import Array, Laplacian
 from topologies.errors import TopologyError, nearest, refuse_gone
-from topologies.graph import Ends, NetworkxGraph, Topology, component_count, require_connected, require_graph
+from topologies.graph import NetworkxGraph, Topology, component_count, require_connected, require_graph
 
 EPSILON = 1e-3
 
 
-def require_epsilon(epsilon: float, below: float = 1.0) -> None:
-    if not 0.0 < epsilon < below:
-        raise TopologyError("impossible accuracy", key="epsilon", value=epsilon, allowed=f"between 0 and {below:g}")
+def require_epsilon(epsilon: float) -> None:
+    if not 0.0 < epsilon < 1.0:
+        raise TopologyError("impossible accuracy", key="epsilon", value=epsilon, allowed="between 0 and 1")
 
 
 def rounds_to_consensus(mixing_rate: float, epsilon: float = EPSILON) -> int | None:
@@ -349,13 +349,7 @@ def optimal_weights(topology: Topology) -> OptimalWeights:
         text = "too many edges to find the optimal weights"
         allowed = f"up to {EDGES_LIMIT}, or other weights, such as metropolis"
         raise TopologyError(text, key="weights", value=topology.edge_count, allowed=allowed)
-    return _CentralPath(topology.nodes, topology.ends).follow()
-
-
-def _start(topology_ends: Ends, nodes: int) -> Array:
-    """Return the Metropolis weights, shape (edges,)."""
-    degrees = np.bincount(topology_ends.ravel(), minlength=nodes)
-    return np.asarray(1.0 / (np.maximum(degrees[topology_ends[:, 0]], degrees[topology_ends[:, 1]]) + 1.0))
+    return _CentralPath(topology).follow()
 
 
 GAP = 1e-5
@@ -374,16 +368,17 @@ STEPS = 400
 class _CentralPath:
     """Minimizes t s plus a barrier, for growing t: -s I < W(c) - J < s I, with J the matrix of 1/n, and c in bounds."""
 
-    def __init__(self, nodes: int, ends: Ends) -> None:
-        self.nodes, self.ends = nodes, ends
-        self.parameter = 3 * nodes + 2 * len(ends)
+    def __init__(self, topology: Topology) -> None:
+        self.nodes, self.ends = topology.nodes, topology.ends
+        self.start = np.minimum(sample_weights(topology), LARGEST_WEIGHT)
+        self.parameter = 3 * self.nodes + 2 * len(self.ends)
         """The parameter of the barrier: on the path the duality gap is that many times 1/t."""
-        at = np.arange(len(ends))
-        self.incidence = np.zeros((nodes, len(ends)))
-        self.incidence[ends[:, 0], at] = self.incidence[ends[:, 1], at] = 1.0
+        at = np.arange(len(self.ends))
+        self.incidence = np.zeros((self.nodes, len(self.ends)))
+        self.incidence[self.ends[:, 0], at] = self.incidence[self.ends[:, 1], at] = 1.0
 
     def follow(self) -> OptimalWeights:
-        c = 0.9 * np.minimum(_start(self.ends, self.nodes), LARGEST_WEIGHT)
+        c = 0.9 * self.start
         rate, bound = self._rate(c), None
         s, t = (rate + 1.0) / 2.0, float(self.parameter)
         for _ in range(STEPS):

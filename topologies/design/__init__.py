@@ -270,7 +270,7 @@ def _judged_count(entries: Sequence[GraphCandidate]) -> int:
 
 def _no_design(goal: Goal, failed: Sequence[GraphCandidate], tell: Tell, over: Over) -> TopologyError:
     """Make the error, which says how close the closest graph came."""
-    most = max((graph.robust.upper for graph in failed if not graph.failures and graph.robust), default=0)
+    most = max((graph.robust.upper for graph in failed if not graph.failures), default=0)
     text = f"no graph was found with at most {goal.highest} neighbors that is {goal.robustness}-robust"
     text += f", as byzantine = {goal.byzantine} asks for" + (f"; the best is {most}-robust" if most else "")
     return TopologyError(
@@ -337,7 +337,7 @@ def _row(design: Design, rank: int | None, entry: GraphCandidate) -> dict[str, A
 
 def _robust(entry: GraphCandidate) -> str | None:
     """Write the robustness, but only if the goal has liars, since computing it takes time."""
-    if not entry.goal.byzantine or entry.robust is None or entry.failures:
+    if not entry.goal.byzantine or entry.failures:
         return None
     bounds = entry.robust
     return str(bounds.lower) if bounds.exact else f"{bounds.lower}..{bounds.upper}"
@@ -376,7 +376,8 @@ def _praise(design: Design) -> str:
 
 def _differences(entry: GraphCandidate, best: GraphCandidate) -> Sequence[str]:
     """Describe the cost differences between `entry` and `best`, in the order in which an engineer would ask."""
-    texts = [_more(entry.rounds or 0, best.rounds or 0, "round"), _more(*_edges(entry, best), "edge")]
+    edges = entry.topology.edge_count
+    texts = [_more(entry.rounds or 0, best.rounds or 0, "round"), _more(edges, best.topology.edge_count, "edge")]
     if entry.sent and best.sent and entry.sent != best.sent:
         texts.append(_share(entry.sent / best.sent))
     if entry.goal.by_time and entry.seconds and best.seconds and entry.seconds > best.seconds:
@@ -394,10 +395,6 @@ def _share(times: float) -> str:
     if times >= 2.0:
         return f"sends {times:.3g} times as much"
     return f"sends {abs(times - 1.0) * 100.0:.2g} % {'more' if times > 1.0 else 'less'}"
-
-
-def _edges(entry: GraphCandidate, best: GraphCandidate) -> tuple[int, int]:
-    return entry.topology.edge_count, best.topology.edge_count
 
 
 def _more(mine: int, other: int, word: str) -> str:

@@ -459,7 +459,7 @@ class GraphCandidate:
         return self.named and FAMILIES[parse(self.spec).name].random
 
     @cached_property
-    def robust(self) -> Robustness | None:
+    def robust(self) -> Robustness:
         return robustness(self.topology)
 
     @cached_property
@@ -481,14 +481,14 @@ class GraphCandidate:
     def fragile(self) -> str:
         """Say why it is not robust enough; empty if it is, or if that is unknown."""
         asked = self.goal.robustness
-        if not asked or self.robust is None or self.robust.upper >= asked:
+        if not asked or self.robust.upper >= asked:
             return ""
         return f"it is only {self.robust.upper}-robust where byzantine asks for {asked}"
 
     @property
     def proven(self) -> bool:
         """True if it is known to be robust enough."""
-        return not self.goal.byzantine or (self.robust is not None and self.robust.lower >= self.goal.robustness)
+        return not self.goal.byzantine or self.robust.lower >= self.goal.robustness
 
 
 def candidate(goal: Goal, topology: Topology) -> GraphCandidate:

@@ -201,7 +201,7 @@ Examples:
     help=f"Bring random values on the nodes of SPEC to consensus, and compare with theory.\n\n{terminal.SPEC_HELP}",
     epilog=SIMULATE_HELP,
 )
-@terminal.spec_argument()
+@click.argument("spec")
 @terminal.nodes_option()
 @click.option("--rounds", type=int, default=None, help="Exactly so many rounds.  [default: until a thousandth]")
 @terminal.seed_option()
@@ -209,11 +209,10 @@ Examples:
 @format_option("table", "json", "csv")
 def simulate_command(*, spec: str, nodes: int | None, form: str, **asked: Any) -> None:
     from topologies.experiments import ConsensusSettings, simulate, simulate_schedule  # noqa: PLC0415 - instant --help
-    from topologies.families import build_schedule, kind, resolve  # noqa: PLC0415 - as above
-    from topologies.family import GraphKind  # noqa: PLC0415 - as above
+    from topologies.families import build_schedule, is_static, resolve  # noqa: PLC0415 - as above
 
     settings = ConsensusSettings(**asked)
-    if spec == "-" or nodes is None or kind(spec) is GraphKind.STATIC:
+    if nodes is None or is_static(spec):
         report = simulate(resolve(spec, nodes, settings.seed), settings)
     else:
         report = simulate_schedule(build_schedule(spec, nodes, settings.seed), settings)
@@ -247,7 +246,7 @@ Examples:
     help=f"What is left of SPEC as nodes fail, one at a time.\n\n{terminal.SPEC_HELP}",
     epilog=STRATEGIES_HELP,
 )
-@terminal.spec_argument()
+@click.argument("spec")
 @terminal.nodes_option()
 @click.option("--remove", type=int, default=1, show_default=True, help="How many fail.")
 @click.option("--strategy", default="random", show_default=True, help="Which fails next; see below.")

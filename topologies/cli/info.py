@@ -135,7 +135,7 @@ WITHIN_HELP = "Processor time to take.  [default: 10s up to 100,000 nodes, else 
     help=f"What the graph SPEC is like: how connected, how fast it mixes, what it tolerates.\n\n{terminal.SPEC_HELP}",
     epilog=INFO_EPILOG,
 )
-@terminal.spec_argument()
+@click.argument("spec")
 @terminal.nodes_option()
 @terminal.seed_option()
 @terminal.weights_option()

@@ -84,10 +84,6 @@ def readable_bytes(size: float | None) -> str:
     return f"{size:.4g} PB"
 
 
-def spec_argument() -> Decorator:
-    return click.argument("spec")
-
-
 def nodes_option() -> Decorator:
     """Add the option `--nodes`, None by default because a graph file contains its number of nodes."""
     return click.option(

@@ -15,8 +15,7 @@ import numpy as np
 from topologies.eigen import Extremes
 from topologies.eigen.iterations import Over, never
 from topologies.errors import TopologyError
-from topologies.families import build_schedule, kind, resolve
-from topologies.family import GraphKind
+from topologies.families import build_schedule, is_static, kind, resolve
 from topologies.files.content import is_file
 from topologies.graph import NetworkxGraph, Topology, component_count, require_graph
 from topologies.metrics import IntegerBounds, degree_range, diameter, diameter_bounds
@@ -392,7 +391,7 @@ def _sizes(spec: str, sizes: Sequence[int]) -> Sequence[int | None]:
 
 def _row(spec: str, n: int | None, *, weights: str | None, epsilon: float, seed: int) -> Row:
     """Make a row. A schedule's edges, lambda_2 and diameter are of the union of all rounds; its weights are its own."""
-    if n is None or kind(spec) is GraphKind.STATIC:
+    if n is None or is_static(spec):
         figures = describe(resolve(spec, n, seed), weights, epsilon)
     else:
         figures = describe_schedule(build_schedule(spec, n, seed), epsilon)

@@ -32,6 +32,7 @@ from typing import Any, TypeAlias
 
 from p2pfl.console.output import ProgressView
 from p2pfl.errors import StorageError, UserError
+from p2pfl.storage.disk import sync_folder
 from sim.progress import duration, how_it_died
 from sim.sweeps.job import Job, RunJob, RunOutcome, build, in_one_line, perform, run
 from sim.sweeps.plan import SweepFile, SweepPlan, check_plan, make_plan
@@ -370,11 +371,7 @@ def replace(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
-        number = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(number)  # a rename is durable only when its folder is
-        finally:
-            os.close(number)
+        sync_folder(path.parent)  # a rename is durable only when its folder is
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
 

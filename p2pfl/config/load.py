@@ -266,9 +266,9 @@ def load_stranger(path: Path | str, name: str) -> NodeConfig:
     return _first(*_read_node(Path(path), None, name))
 
 
-def node_mistakes(path: Path | str, federation: FederationConfig, name: str | None = None) -> list[UserError]:
+def node_mistakes(path: Path | str, federation: FederationConfig) -> list[UserError]:
     """Return all mistakes in a node file; empty if it can be loaded."""
-    return _read_node(Path(path), federation, name)[1]
+    return _read_node(Path(path), federation, None)[1]
 
 
 def _read_node(

@@ -119,9 +119,7 @@ def _check_bounds(text: str, path: Path) -> None:
         raise UserError("a key has too many parts", file=f"{path}:{line}", value=key, allowed=f"at most {MOST_PARTS}")
 
 
-def unknown_keys(
-    table: Mapping[str, Any], prefix: str, known: Iterable[str], mistakes: Mistakes, *, what: str = "unknown key"
-) -> None:
+def unknown_keys(table: Mapping[str, Any], prefix: str, known: Iterable[str], mistakes: Mistakes) -> None:
     words, unknown = list(known), 0
     for key, value in table.items():
         if key not in words and prefix + key in GONE:
@@ -130,7 +128,7 @@ def unknown_keys(
             unknown += 1
             close = difflib.get_close_matches(key, words, n=1, cutoff=0.6) if unknown <= MOST_GUESSES else []
             meant = f"; did you mean {close[0]!r}?" if close else ""
-            mistakes.add(f"{what}{meant}", prefix + key, _brief(value), ", ".join(words))
+            mistakes.add(f"unknown key{meant}", prefix + key, _brief(value), ", ".join(words))
 
 
 def read_table(

@@ -302,15 +302,14 @@ async def read_answer(reader: asyncio.StreamReader, proxy: Proxy, address: Addre
     proxy.judge(answer, address)
 
 
-def parse_proxy(text: str, credentials: str = "") -> Proxy:
+def parse_proxy(text: str) -> Proxy:
     """Parse `http://host:port`, perhaps with `user:password@`. Raises ValueError."""
     match = PROXY.fullmatch(text if "://" in text else f"http://{text}")
     if match is None or int(match["port"] or 1) > 65535:
         raise ValueError("not the URL of an HTTP proxy")
     tls = match["scheme"] == "https"
-    own = unquote(match["user"] or "")
     port = int(match["port"] or (443 if tls else 80))
-    return Proxy(host=match["host"].strip("[]"), port=port, tls=tls, credentials=credentials or own)
+    return Proxy(host=match["host"].strip("[]"), port=port, tls=tls, credentials=unquote(match["user"] or ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

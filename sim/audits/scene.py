@@ -449,13 +449,11 @@ class _Watching(Watch):
         self.eye.look(index, self.engines[index].state, operation)
 
 
-def observe_simulated(
-    federation: FederationConfig, learners: Sequence[Learner], victim: int, world: WorldSpec = AT_ONCE
-) -> Observation:
+def observe_simulated(federation: FederationConfig, learners: Sequence[Learner], victim: int) -> Observation:
     """Run `federation` in virtual time with these `learners`, one for each member, and watch `victim` from all its
     neighbors. Raises LearningError if the task failed.
     """
-    spec = settle(world, len(federation.members), federation.seed)
+    spec = settle(AT_ONCE, len(federation.members), federation.seed)
     everyone = Learners(learners, method_of(federation))
     stage = PreparedRun(script(federation, spec, everyone))
     hosts = stage.world.hosts

@@ -176,9 +176,9 @@ def answer_of_admin(federation: FederationConfig, admin: Identity) -> Answer:
 
 
 @asynccontextmanager
-async def dialing_through(answer: Answer, outlet: Outlet | None = None) -> AsyncIterator[DialThrough]:
+async def dialing_through(answer: Answer) -> AsyncIterator[DialThrough]:
     """Dial members through relays, at each of which this process registers when it is first needed."""
-    dialing, links, tasks = RelayDialing(outlet), dict[str, RelayLink](), list[asyncio.Task[None]]()
+    dialing, links, tasks = RelayDialing(), dict[str, RelayLink](), list[asyncio.Task[None]]()
 
     async def through(url: str, key: bytes) -> Line:
         if url not in links:

@@ -213,38 +213,38 @@ class TreeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return self.classes if self.objective == "softmax" else 1
 
 
-def tree_settings(schema: Schema, options: Mapping[str, Any], prefix: str = "task.") -> TreeSettings:
+def tree_settings(schema: Schema, options: Mapping[str, Any]) -> TreeSettings:
     """Make the settings for a schema's target. Raises UserError."""
     classes = 0 if schema.classes is None else len(schema.classes)
     objective = "squared" if not classes else "logistic" if classes == 2 else "softmax"
     try:
         made = msgspec.convert({**options, "objective": objective, "classes": classes}, TreeSettings)
     except msgspec.ValidationError as error:
-        raise UserError(str(error), key=prefix.rstrip(".")) from None
+        raise UserError(str(error), key="task") from None
     for key, (low, high) in BOUNDS.items():
         value = getattr(made, key)
         if value is not None and not low <= value <= high:
-            where = "training." if key == "rounds" else prefix
-            raise UserError("impossible value", key=where + key, value=value, allowed=f"from {low:g} to {high:g}")
-    _check_weights(made, prefix)
-    _check_size(schema, made, prefix)
+            where = "training" if key == "rounds" else "task"
+            raise UserError("impossible value", key=f"{where}.{key}", value=value, allowed=f"from {low:g} to {high:g}")
+    _check_weights(made)
+    _check_size(schema, made)
     return made
 
 
-def _check_weights(made: TreeSettings, prefix: str) -> None:
+def _check_weights(made: TreeSettings) -> None:
     weights = made.class_weights
     if weights is None:
         return
     if made.objective == "squared":
-        raise UserError("the target has no classes", key=f"{prefix}class_weights", value=weights, allowed="none")
+        raise UserError("the target has no classes", key="task.class_weights", value=weights, allowed="none")
     if not isinstance(weights, str) and not (
         len(weights) == made.classes and all(math.isfinite(weight) and 0 < weight <= 1e6 for weight in weights)
     ):
         allowed = f'"balanced", or {made.classes} numbers above 0, at most a million'
-        raise UserError("not a weight for each class", key=f"{prefix}class_weights", value=weights, allowed=allowed)
+        raise UserError("not a weight for each class", key="task.class_weights", value=weights, allowed=allowed)
 
 
-def _check_size(schema: Schema, made: TreeSettings, prefix: str) -> None:
+def _check_size(schema: Schema, made: TreeSettings) -> None:
     """Raises UserError: the buckets of all columns and of the target do not fit in a part, or not one leaf does."""
     widest = max([made.bins, *map(len, schema.categories.values())]) + 1
     columns = len(schema.numeric) + len(schema.categories)
@@ -253,7 +253,7 @@ def _check_size(schema: Schema, made: TreeSettings, prefix: str) -> None:
         text = f"{columns} columns of up to {widest - 1} bins do not fit in one sum"
         most = (MOST_ENTRIES - made.classes) // most_buckets(made.bins) - 1
         allowed = f"at most {most} numeric columns, or fewer bins or values"
-        raise UserError(text, key=f"{prefix}numeric", allowed=allowed)
+        raise UserError(text, key="task.numeric", allowed=allowed)
 
 
 Sums = NDArray[np.int64]

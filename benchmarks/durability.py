@@ -138,7 +138,7 @@ def real(seed: int, durability: str, minutes: float, folder: Path) -> dict[str, 
     rounds, crashes = int(60 * minutes / STEP_S), schedule(seed)
     scale = rounds * STEP_S / (ROUNDS * ROUND_S)
     task = f'name = "quadratic"\nsize = 16\ncondition = 10.0\nsamples = {SAMPLES}\nstep_s = {STEP_S}'
-    how: dict[str, Any] = {"local_steps": 5, "learning_rate": 0.1, "linger_s": 20.0, "when_through": "train-on"}
+    how: dict[str, Any] = {"local_steps": 5, "learning_rate": 0.1, "linger_s": 300.0, "when_through": "train-on"}
     made = Field(
         folder / durability, NODES, task=task, topology="random-regular:degree=4", seed=seed, rounds=rounds, **how
     )

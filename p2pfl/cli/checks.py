@@ -19,9 +19,10 @@ from p2pfl.compress import parse
 from p2pfl.config.load import load_node, node_file, node_mistakes
 from p2pfl.config.members import members_file
 from p2pfl.config.model import FederationConfig, Member, NodeConfig
+from p2pfl.console.output import size
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.engine.engine import codecs_of
-from p2pfl.engine.state import NodeState
+from p2pfl.engine.state import Codecs, NodeState
 from p2pfl.errors import UserError
 from p2pfl.features import import_declared
 from p2pfl.learn.figures import about_lone_classes, own_classes, unscaled
@@ -32,7 +33,7 @@ from p2pfl.learn.task import leaves_few_classes
 from p2pfl.net.address import is_hidden, misses, parse_address
 from p2pfl.net.dial_paths import certificate_of, outlet_of
 from p2pfl.node.assembly import durability_of, load_learner, memory_needs, program_bytes
-from p2pfl.node.engine_thread import needs_of
+from p2pfl.node.engine_thread import Needs, needs_of
 from p2pfl.node.feature import Check, Inspected
 from p2pfl.reporting.figures import (
     Bearing,
@@ -48,6 +49,8 @@ from topologies import Topology, TopologyError
 from topologies.metrics.byzantine import warnings
 from topologies.metrics.describe import survey
 
+BLOCK_BYTES, DAY_S = 4096, 86_400
+"""What a flush writes at the least."""
 OF_ROOM = ("node.state_dir", "node.durability")
 """The keys of the mistakes that are about room."""
 TRUST = 'rule = "mean" is no protection against malicious neighbors: one of them can ruin the model of all'
@@ -200,6 +203,7 @@ def _look_for_room(inspected: Inspected) -> None:
     federation = inspected.federation
     is_counted = any(isinstance(learner, CountedLearner) for learner in inspected.learners.values())
     program = None if is_counted else program_bytes(inspected.learners.values())
+    written = {0.0: ""}
     for index in sorted(inspected.here.keys() & inspected.learners.keys()):
         node, learner = inspected.here[index], inspected.learners[index]
         peers = federation.neighbors(index)
@@ -208,14 +212,28 @@ def _look_for_room(inspected: Inspected) -> None:
             state = NodeState.new(learner.initial(), learner.samples, peers, learner.local_state(), method)
             codecs = codecs_of(federation, index)
             state.fit_replicas(codecs.need_replicas)
+            needs = needs_of(state, durability_of(node, learner, private=private), codecs, method)
             if not (federation.in_step_by or federation.grows_trees):
                 inspected.memory[index] = memory_needs(state, codecs, method, learner, program)
-            shortage = needs_of(state, durability_of(node, learner, private=private), codecs, method).shortage(node)
+                written |= [_written(node, needs, state, codecs)]
+            shortage = needs.shortage(node)
         except UserError as error:
             if error.key in OF_ROOM:  # other mistakes are reported elsewhere
                 inspected.mistakes.append(error)
         else:
             inspected.warnings += [shortage] if shortage else []
+    inspected.brief |= {"disk": f"estimate: {written[max(written)]}"} if len(written) > 1 else {}
+
+
+def _written(node: NodeConfig, needs: Needs, state: NodeState, codecs: Codecs) -> tuple[float, str]:
+    """Return the bytes that a node writes in a day, and how: with a log some two flushes for each edge in a round."""
+    if not needs.logging:
+        a_day = DAY_S / node.snapshot_s * needs.snapshot_bytes
+        return a_day, f"{size(a_day)} written a day, a snapshot every {node.snapshot_s:g} s"
+    payloads = (codecs.of(peer).size_bytes(state.channels.size) for peer in state.edges)
+    a_round = 2 * state.model.nbytes + sum(2 * BLOCK_BYTES + payload for payload in payloads)
+    a_day = DAY_S * a_round
+    return a_day, f"{size(a_round)} written a round by the busiest node, {size(a_day)} a day at a round a second"
 
 
 def _look_at_method(inspected: Inspected) -> None:

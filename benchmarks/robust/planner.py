@@ -4,7 +4,7 @@
 
 Written by somebody who knew the docs and the simulator, and not the rules' code. It knows everything: all models and
 rows, the graph, the model (64-32-10), steps and rates of `planned.toml`. It plans the lies for all victims together: it
-simulates their steps and their mixing (pulls clipped at the third smallest distance, as `hampel` does), and follows the
+simulates their steps and their mixing (each pull clipped as by `hampel:b=1`, all nodes of one degree), and follows the
 gradient of a smoothed error rate back through both. Of five lengths each victim gets the one that gains most behind its
 rule.
 """
@@ -86,11 +86,11 @@ class Plan:
         return torch.sigmoid((wrong - outputs.gather(2, targets).squeeze(2)) / WIDTH).mean()
 
     def mixing(self, models: Tensor) -> Tensor:
-        """Return W - I (m, m) of the honest, each pull clipped at the third smallest distance."""
+        """Return W - I (m, m) of the honest, each pull clipped at the radius of `hampel:b=1`."""
         pulls = torch.zeros(len(models), len(models))
         for index, near in enumerate(self.near):
             far = (models[near] - models[index]).norm(dim=1)
-            pulls[index, near] = (far.sort()[0][2] / far).clamp(max=1) / (len(near) + 2)
+            pulls[index, near] = (far.sort()[0][len(near) - 2] / far).clamp(max=1) / (len(near) + 2)
         return pulls - torch.diag(pulls.sum(1))
 
     def gradients(self, models: Tensor) -> list[Tensor]:
@@ -98,7 +98,7 @@ class Plan:
         tape = []
         for ahead, pull in enumerate(self.plan):
             mixing, steps = self.mixing(models), []
-            models = models + mixing @ models + pull / 6
+            models = models + mixing @ models + pull / (len(self.near[0]) + 2)
             closing = max(0, self.round + ahead + 1 - TRAINED) / (LAST - TRAINED)
             rate = RATE * TAIL**closing
             for _ in range(STEPS if ahead + 1 < len(self.plan) else 0):
@@ -123,7 +123,7 @@ class Plan:
         models = torch.from_numpy(np.stack([sight.models[node] for node in self.nodes]))
         pulls = [models[near] - models[index] for index, near in enumerate(self.near)]
         each = torch.stack([2 * pull.abs().sort(0)[0][-2] for pull in pulls])
-        whole = torch.stack([pull.norm(dim=1).sort()[0][2] for pull in pulls])
+        whole = torch.stack([pull.norm(dim=1).sort()[0][len(pull) - 2] for pull in pulls])
         is_new = not self.plan
         later = self.plan[1:] + [torch.zeros_like(models)] * HORIZON
         self.plan = later[: max(1, min(HORIZON, LAST - self.round + 1))]

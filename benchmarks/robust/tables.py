@@ -1,7 +1,7 @@
 """Sweeps of rules and attacks in Markdown: a summary by worst attack, then every rule against every attack.
 
 Run `python benchmarks/robust/tables.py TITLE=FOLDER ...`, where FOLDER has the results of a sweep; several folders,
-separated by commas, become one table.
+separated by commas, become one table. A cell has the mean of the honest nodes, the worst of them and a backdoor's share.
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The mean over `seeds` of the honest nodes' mean accuracy, and of the worst honest node's accuracy."""
+    """The mean over `seeds` of the honest nodes' mean accuracy (r2 of a regression), and of the worst honest node's; and
+    of the share of images with a backdoor's trigger that get the attacker's class.
+    """
 
     mean: float
     least: float
     seeds: int
+    backdoor: float | None
 
     def __str__(self) -> str:
-        return f"{three(self.mean)} / {three(self.least)}"
+        backdoor = "" if self.backdoor is None else f" ({three(self.backdoor)})"
+        return f"{three(self.mean)} / {three(self.least)}{backdoor}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +79,11 @@ def read(title: str, folders: Sequence[Path]) -> Sweep:
 
 
 def _cell(metrics: dict[str, Any]) -> Cell | None:
-    mean, least = metrics.get("accuracy_mean"), metrics.get("accuracy_worst")
+    mean, least = (metrics.get(f"accuracy_{which}") or metrics.get(f"r2_{which}") for which in ("mean", "worst"))
     if not mean or not least:
         return None
-    return Cell(mean["mean"], least["mean"], mean["count"])
+    backdoor = metrics.get("attack_success")
+    return Cell(mean["mean"], least["mean"], mean["count"], backdoor and backdoor["mean"])
 
 
 def summary(sweeps: Sequence[Sweep]) -> list[str]:

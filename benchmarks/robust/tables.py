@@ -1,7 +1,7 @@
 """Sweeps of rules and attacks in Markdown: a summary by worst attack, then every rule against every attack.
 
 Run `python benchmarks/robust/tables.py TITLE=FOLDER ...`, where FOLDER has the results of a sweep; several folders,
-separated by commas, become one table. A cell has the mean of the honest nodes, the worst of them and a backdoor's share.
+separated by commas, become one table. A cell has the honest nodes' mean, the worst of them and a backdoor's share.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The mean over `seeds` of the honest nodes' mean accuracy (r2 of a regression), and of the worst honest node's; and
-    of the share of images with a backdoor's trigger that get the attacker's class.
+    """The mean over `seeds` of the honest nodes' mean accuracy (r2 of a regression), of the worst honest node's, and of
+    the share of images with a backdoor's trigger that get the attacker's class.
     """
 
     mean: float

@@ -32,6 +32,7 @@ SMALLEST = {
     "joins": "--sizes 5 --joins 2",
     "lossy": "--rates 0.01 --runs 1",
     "overhead": "--parameters 10k --rounds 1 --repeats 1 --round-s 0.1",
+    "robust/real": "--rule hampel:b=1 --attack ascent --rounds 1 --dir here",
     "robust/rules": "--count 9 --liars 1 --size 1000 --repeats 1",
     "simulators": "--nodes 10 --rounds 3 --limit 30",
     "spectral": "--nodes 50 --limit-s 0",

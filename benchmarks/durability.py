@@ -168,7 +168,7 @@ def real(seed: int, durability: str, minutes: float, folder: Path) -> dict[str, 
         for line in itertools.chain(*(itertools.chain(*runs) for runs in told))
         if 0.05 * rounds < line["rounds"] < 0.6 * rounds
     ]
-    lost = [was[-1]["rounds"] - now[0]["rounds"] for runs in told for was, now in itertools.pairwise(runs)]
+    lost = [max(0, was[-1]["rounds"] - now[0]["rounds"]) for runs in told for was, now in itertools.pairwise(runs)]
     return {
         "seed": seed,
         "durability": durability,

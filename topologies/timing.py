@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from topologies.eigen import extremes, require_converged
+from topologies.eigen.iterations import Over, never
 from topologies.eigen.laplacian import Array, Laplacian
 from topologies.errors import TopologyError
 from topologies.graph import Edge, Ends, Topology, component_count
@@ -182,12 +183,18 @@ def decay_per_s(nodes: int, ends: Ends, c: Array, paces: NodePaces) -> float:
 
 
 def timing(
-    topology: Topology, distances: Latencies, *, weights: str | None, epsilon: float, train_s: float = 0.0
+    topology: Topology,
+    distances: Latencies,
+    *,
+    weights: str | None,
+    epsilon: float,
+    train_s: float = 0.0,
+    over: Over = never,
 ) -> dict[str, Any]:
     """Return the figures of a graph in seconds: exchanges, rounds, and consensus to `epsilon`.
 
     `consensus_s` is with each node at its own pace; `consensus_in_step_s` if all waited for all in every round, None
-    where consensus is never reached.
+    where consensus is never reached. When it is `over`, neither is looked for.
     """
     ends = topology.ends
     paces = pace(topology.nodes, ends, distances.of(ends), train_s)
@@ -202,7 +209,7 @@ def timing(
         "consensus_s": None,
         "consensus_in_step_s": None,
     }
-    if topology.nodes < 2 or component_count(topology) > 1:
+    if topology.nodes < 2 or component_count(topology) > 1 or over():
         return facts
     mixes, name, _ = settled_weights(topology, weights)
     decay = decay_per_s(topology.nodes, ends, weighted(mixes, name).c, paces)

@@ -215,7 +215,8 @@ def _look_for_room(inspected: Inspected) -> None:
             needs = needs_of(state, durability_of(node, learner, private=private), codecs, method)
             if not (federation.in_step_by or federation.grows_trees):
                 inspected.memory[index] = memory_needs(state, codecs, method, learner, program)
-                written |= [_written(node, needs, state, codecs)]
+                used = federation.edges_at_once / max(1, len(federation.edges))
+                written |= [_written(node, needs, state, codecs, used)]
             shortage = needs.shortage(node)
         except UserError as error:
             if error.key in OF_ROOM:  # other mistakes are reported elsewhere
@@ -225,15 +226,17 @@ def _look_for_room(inspected: Inspected) -> None:
     inspected.brief |= {"disk": f"estimate: {written[max(written)]}"} if len(written) > 1 else {}
 
 
-def _written(node: NodeConfig, needs: Needs, state: NodeState, codecs: Codecs) -> tuple[float, str]:
-    """Return the bytes that a node writes in a day, and how: with a log some two flushes for each edge in a round."""
+def _written(node: NodeConfig, needs: Needs, state: NodeState, codecs: Codecs, used: float) -> tuple[float, str]:
+    """Return the bytes that a node writes in a day, and how: with a log some two flushes for each edge in a round, of
+    which it uses the share `used` of its edges.
+    """
     if not needs.logging:
         a_day = DAY_S / node.snapshot_s * needs.snapshot_bytes
-        return a_day, f"{size(a_day)} written a day, a snapshot every {node.snapshot_s:g} s"
+        return a_day, f"{size(a_day)} written a day by the busiest node here, a snapshot every {node.snapshot_s:g} s"
     payloads = (codecs.of(peer).size_bytes(state.channels.size) for peer in state.edges)
-    a_round = 2 * state.model.nbytes + sum(2 * BLOCK_BYTES + payload for payload in payloads)
+    a_round = 2 * state.model.nbytes + used * sum(2 * BLOCK_BYTES + payload for payload in payloads)
     a_day = DAY_S * a_round
-    return a_day, f"{size(a_round)} written a round by the busiest node, {size(a_day)} a day at a round a second"
+    return a_day, f"{size(a_round)} written a round by the busiest node here, {size(a_day)} a day at a round a second"
 
 
 def _look_at_method(inspected: Inspected) -> None:

@@ -60,8 +60,6 @@ def eigenvalues(matrix: NDArray[np.float64]) -> Eigenvalues:
 
 TOLERANCE = 1e-6
 """An eigenvalue is certified if it is proven to lie within this relative distance of the reported one."""
-LOOSE = 1e-5
-"""The relative residual of a value that is known to `TOLERANCE` because the next one is far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +104,10 @@ class Extremes:
 
 
 def settled(ritz: Ritz) -> bool:
-    """Return True if the value is known to `TOLERANCE`: its residual is that small, or ten times as large if the next
-    value is far, because the error is at most the residual squared over the gap between them.
+    """Return True if the residual alone says that the value is known to `TOLERANCE`. How far the next Ritz value is
+    does not count: for a long time two close eigenvalues look like one with a wide gap.
     """
-    limit = TOLERANCE * ritz.value
-    return ritz.residual <= limit or (ritz.residual <= LOOSE * ritz.value and ritz.residual**2 <= limit * ritz.gap)
+    return ritz.residual <= TOLERANCE * ritz.value
 
 
 class NotConverged(TopologyError):  # noqa: N818 - what it says
@@ -131,15 +128,15 @@ def exactly(low: float, high: float, method: str) -> Extremes:
     return Extremes(low=low, high=high, method=method, lower=low, certified=True, converged=True, highest=high)
 
 
-def from_vector(laplacian: Laplacian, vector: Array, method: str, high: Ritz, gap: float = 0.0) -> Extremes:
+def from_vector(laplacian: Laplacian, vector: Array, method: str, high: Ritz) -> Extremes:
     """Evaluate a vector (nodes,) found by some method: its Rayleigh quotient and its true residual. `high` is the other
-    end, as far as it converged; `gap` the distance to the next eigenvalue that was found.
+    end, as far as it converged.
     """
     vector = vector - laplacian.kernel * (laplacian.kernel @ vector)
     vector /= np.linalg.norm(vector)
     low = laplacian.quotient(vector)
     residual = float(np.linalg.norm(laplacian.times(vector) - low * vector))
-    return _unproven(laplacian, Ritz(low, residual, gap), method, high, lambda: vector)
+    return _unproven(laplacian, Ritz(low, residual), method, high, lambda: vector)
 
 
 def _unproven(laplacian: Laplacian, low: Ritz, method: str, high: Ritz, find: Callable[[], Array]) -> Extremes:
@@ -331,7 +328,7 @@ def _from_ritz(laplacian: Laplacian, krylov: Krylov, low: Ritz, high: Ritz) -> E
     if low.value > ROUNDED * high.value:
         result = _unproven(laplacian, low, "lanczos", high, find)
     else:
-        result = from_vector(laplacian, find(), "lanczos", high, low.gap)
+        result = from_vector(laplacian, find(), "lanczos", high)
     return replace(result, products=krylov.products, probable=probable if probable > 0.0 else None)
 
 
@@ -350,8 +347,7 @@ def inverse_extremes(laplacian: Laplacian, budget: FactorBudget, high: Ritz) -> 
         krylov.extend(goal)
     # once more through the inverse, since the remaining high frequencies would dominate the residual
     vector = inverse(krylov.vector(top))
-    gap = 1.0 / (top.value - top.gap) - 1.0 / top.value if top.gap < top.value else math.inf
-    return replace(from_vector(laplacian, vector, "inverse", high, gap), products=krylov.products + 1)
+    return replace(from_vector(laplacian, vector, "inverse", high), products=krylov.products + 1)
 
 
 def largest(laplacian: Laplacian, over: Over = never) -> tuple[float, float]:

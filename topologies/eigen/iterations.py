@@ -33,14 +33,10 @@ def never() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Ritz:
-    """An approximate eigenvalue; `residual` estimates ||A x - value x||; `mix` has the coefficients of its vector.
-
-    `gap` is the distance to the next approximate eigenvalue, infinite if there is none.
-    """
+    """An approximate eigenvalue; `residual` estimates ||A x - value x||; `mix` has the coefficients of its vector."""
 
     value: float
     residual: float
-    gap: float = 0.0
     mix: Array = field(default_factory=lambda: np.zeros(0))
 
 
@@ -142,7 +138,7 @@ class Krylov:
         values, vectors = _tridiagonal(np.array(self._along), np.array(self._across[:-1]), first)
         value, mix = float(values[which - first]), vectors[:, which - first]
         residual = 0.0 if self.dead else self._across[-1] * abs(float(mix[-1]))
-        return Ritz(value, residual, float(np.ptp(values)) if len(values) > 1 else math.inf, mix)
+        return Ritz(value, residual, mix)
 
 
 def _tridiagonal(diagonal: Array, beside: Array, first: int) -> tuple[Array, Array]:

@@ -114,9 +114,9 @@ def survey(
     if model_bytes is not None:
         facts |= bytes_sent(facts, model_bytes)
     if distances is not None:
-        facts |= timing(topology, distances, weights=weights, epsilon=epsilon, train_s=train_s)
-    # a vector may take as long as its value
-    cuts = replace(plain, find=lambda: np.zeros(0)) if over() else plain
+        facts |= timing(topology, distances, weights=weights, epsilon=epsilon, train_s=train_s, over=over)
+    # a vector may take as long as its value; one that did not converge leads to no thin place
+    cuts = plain if plain.converged or not over() else replace(plain, find=lambda: np.zeros(0))
     return in_order({**facts, **structure(topology, cuts), "seconds": time.perf_counter() - started})
 
 

@@ -8,7 +8,8 @@ killed, stay away, and some lose their disk. With `snapshot` a node that was kil
 its edges begin anew. *Excess* is the worst node's loss above the optimum at the end; *distance* the mean distance of
 the models while faults go on. With `--real` they are processes on a graph of degree 4, at one speed, and time runs a
 hundred times as long: they are killed, lose their folder, or stand still as if the machine slept; `distance` is the
-median distance between neighbors, `rounds_lost` what was learned anew after a kill.
+median distance between neighbors, `rounds_lost` what was learned anew after a kill; a fifth of the time after the
+last fault counts what a round writes and takes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import random
 import shutil
 import signal
@@ -133,6 +135,17 @@ STEP_S = 1.0
 """A round of real nodes."""
 
 
+def spent(processes: dict[str, Process]) -> tuple[int, float, int]:
+    """Return the bytes that all have written to disks, their CPU-seconds, and their rounds."""
+    written, ticks, rounds = 0, 0, 0
+    for process in processes.values():
+        kernel = Path(f"/proc/{process.popen.pid}")
+        written += int(kernel.joinpath("io").read_text().partition("\nwrite_bytes: ")[2].split()[0])
+        ticks += sum(map(int, kernel.joinpath("stat").read_text().rpartition(")")[2].split()[11:13]))
+        rounds += process.rounds
+    return written, ticks / os.sysconf("SC_CLK_TCK"), rounds
+
+
 def real(seed: int, durability: str, minutes: float, folder: Path) -> dict[str, Any]:
     """Run one schedule with real processes."""
     rounds, crashes = int(60 * minutes / STEP_S), schedule(seed)
@@ -161,6 +174,9 @@ def real(seed: int, durability: str, minutes: float, folder: Path) -> dict[str, 
                 alive[name].kill()
                 if crash.amnesia:
                     shutil.rmtree(made.state(name))
+        before = spent(alive)
+        time.sleep(0.2 * 60 * minutes)
+        written, cpu_s, done = (now - then for now, then in zip(spent(alive), before, strict=True))
         codes = wait_all(alive, 120 * minutes)
         told = [[run for each in [*lives.get(name, []), alive[name]] if (run := each.lines)] for name in made.names]
     distances = [
@@ -176,6 +192,8 @@ def real(seed: int, durability: str, minutes: float, folder: Path) -> dict[str, 
         "excess": max(made.excess(name) for name in made.names),
         "distance": median(distances),
         "rounds_lost": sum(lost),
+        "disk_kb_a_round": written / done / 1e3,
+        "cpu_ms_a_round": 1e3 * cpu_s / done,
         "failed": sorted(name for name, code in codes.items() if code != 0),
     }
 

@@ -224,8 +224,8 @@ _CLOSE = (
     "with 3 or 4, and closing rounds that train, the worst of seven attacks took .01 to .03 from hampel and .07 from "
     "nnm+trimmed-mean; ascent and foreign, which know all data, took .02 to .07 from hampel"
 )
-_MANY = "no attack took more than .01 from hampel; the others are as good"
-_FEW = "with 2, .75 with nnm+trimmed-mean and .63 with hampel, with 4 .87 and .86; no rule withstands ascent"
+_MANY = "no attack that looks one mix ahead took more than .01 from hampel; the others are as good"
+_FEW = "with 2, .75 with nnm+trimmed-mean and .63 with hampel, with 4 .87 and .86; neither withstands ascent"
 _FEW_MANY = "with 5, .83 to .84 with either, with or without an attack"
 ADVICE = (
     Advice("most", 0, "most classes, fewer than 8", ("hampel",), _CLOSE),

@@ -203,7 +203,7 @@ def _look_for_room(inspected: Inspected) -> None:
     federation = inspected.federation
     is_counted = any(isinstance(learner, CountedLearner) for learner in inspected.learners.values())
     program = None if is_counted else program_bytes(inspected.learners.values())
-    written = {0.0: ""}
+    written: list[tuple[float, str]] = []
     for index in sorted(inspected.here.keys() & inspected.learners.keys()):
         node, learner = inspected.here[index], inspected.learners[index]
         peers = federation.neighbors(index)
@@ -216,14 +216,15 @@ def _look_for_room(inspected: Inspected) -> None:
             if not (federation.in_step_by or federation.grows_trees):
                 inspected.memory[index] = memory_needs(state, codecs, method, learner, program)
                 used = federation.edges_at_once / max(1, len(federation.edges))
-                written |= [_written(node, needs, state, codecs, used)]
+                written.append(_written(node, needs, state, codecs, used))
             shortage = needs.shortage(node)
         except UserError as error:
             if error.key in OF_ROOM:  # other mistakes are reported elsewhere
                 inspected.mistakes.append(error)
         else:
             inspected.warnings += [shortage] if shortage else []
-    inspected.brief |= {"disk": f"estimate: {written[max(written)]}"} if len(written) > 1 else {}
+    if written:
+        inspected.brief["disk"] = f"estimate: {max(written)[1]}"
 
 
 def _written(node: NodeConfig, needs: Needs, state: NodeState, codecs: Codecs, used: float) -> tuple[float, str]:

@@ -69,12 +69,12 @@ class Extremes:
     Both are Rayleigh quotients or Ritz values: lambda_2 is at most `low`, the largest at least `high` (up to rounding
     in the last digits).
 
-    `residual`: the norm of A x - low x for the unit vector x that was found. `lower`: a proven lower bound on lambda_2,
-    None if nothing is proven. `beyond`: a proof exceeds the budget, on these edges and with any weights. `certified`:
-    low - lower <= TOLERANCE * low. `probable`: a lower bound that is wrong only with probability `iterations.UNLIKELY`,
-    over the random start vectors and in exact arithmetic; `certified` never rests on it. `converged`: certified, or
-    `settled`; if False, `low` is only an upper bound. `highest`: a proven upper bound on the largest eigenvalue;
-    `high_residual`: like `residual`, for `high`. `find`: returns `vector`.
+    `residual`: the norm of A x - low x for the unit vector x that was found, estimated where it was not made. `lower`:
+    a proven lower bound on lambda_2, None if nothing is proven. `beyond`: a proof exceeds the budget, on these edges
+    and with any weights. `certified`: low - lower <= TOLERANCE * low. `probable`: a lower bound that is wrong only with
+    probability `iterations.UNLIKELY`, over the random start vectors and in exact arithmetic; `certified` never rests on
+    it. `converged`: certified, or `settled`; if False, `low` is only an upper bound. `highest`: a proven upper bound on
+    the largest eigenvalue; `high_residual`: like `residual`, for `high`. `find`: returns `vector`.
     """
 
     low: float

@@ -134,22 +134,20 @@ class Krylov:
         return total
 
     def _ritz(self, which: int) -> Ritz:
-        first = max(0, min(which, self.size - 2))
-        values, vectors = _tridiagonal(np.array(self._along), np.array(self._across[:-1]), first)
-        value, mix = float(values[which - first]), vectors[:, which - first]
+        value, mix = _tridiagonal(np.array(self._along), np.array(self._across[:-1]), which)
         residual = 0.0 if self.dead else self._across[-1] * abs(float(mix[-1]))
         return Ritz(value, residual, mix)
 
 
-def _tridiagonal(diagonal: Array, beside: Array, first: int) -> tuple[Array, Array]:
-    """Return the eigenvalue of rank `first` and the next, as far as they exist, and their vectors as columns."""
+def _tridiagonal(diagonal: Array, beside: Array, which: int) -> tuple[float, Array]:
+    """Return the eigenvalue of that rank, and its vector."""
     if len(diagonal) <= 100:
         values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1))
-        return values[first : first + 2], vectors[:, first : first + 2]
+        return float(values[which]), vectors[:, which]
     from scipy.linalg import eigh_tridiagonal  # noqa: PLC0415 - not needed for small graphs
 
-    pair: tuple[Array, Array] = eigh_tridiagonal(diagonal, beside, select="i", select_range=(first, first + 1))
-    return pair
+    values, vectors = eigh_tridiagonal(diagonal, beside, select="i", select_range=(which, which))
+    return float(values[0]), vectors[:, 0]
 
 
 def inverse_of(laplacian: Laplacian, budget: FactorBudget) -> Callable[[Array], Array] | None:

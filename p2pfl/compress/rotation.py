@@ -92,12 +92,12 @@ class Rotation(RowCompressor):
         seeds = _seeds(chances, count)
         rotated = np.empty((count, size), np.float32) if decoded is None else rows_for(count, size, decoded)
         _load(rows, rotated)
-        _rotate(rotated, seeds)
+        rotate_rows(rotated, seeds)
         payloads = np.empty((count, self.size_bytes(size)), np.uint8)
         np.copyto(payloads[:, :SEED_BYTES], seeds.astype("<u8")[:, None].view(np.uint8))
         payloads[:, SEED_BYTES:] = self.inner.encode_rows(rotated, decoded=decoded)
         if decoded is not None:
-            _rotate_back(decoded, seeds)
+            rotate_rows_back(decoded, seeds)
         return payloads
 
     def decode_rows(
@@ -108,7 +108,7 @@ class Rotation(RowCompressor):
         seeds = np.ascontiguousarray(payloads[:, :SEED_BYTES]).view("<u8")[:, 0].astype(np.uint64)
         # A payload that no encoder sends may overflow.
         with np.errstate(over="ignore", invalid="ignore"):
-            _rotate_back(out, seeds)
+            rotate_rows_back(out, seeds)
         for tile in tiles(len(out), size, TILE):
             if not np.isfinite(out[tile]).all():
                 raise PeerFault("rotated back, a value is not finite")
@@ -121,9 +121,9 @@ class Rotation(RowCompressor):
         seeds = _seeds(chances, len(rows))
         out = rows_for(len(rows), rows.shape[1], out)
         _load(rows, out)
-        _rotate(out, seeds)
+        rotate_rows(out, seeds)
         self.inner.quantize_rows(out, out=out)
-        _rotate_back(out, seeds)
+        rotate_rows_back(out, seeds)
         return out
 
 
@@ -154,7 +154,7 @@ def _windows(size: int) -> tuple[int, int, int]:
     return length, number, last
 
 
-def _rotate(rows: NDArray[np.float32], seeds: NDArray[np.uint64]) -> None:
+def rotate_rows(rows: NDArray[np.float32], seeds: NDArray[np.uint64]) -> None:
     """Rotate rows in place."""
     scratch = np.empty((2, TILE), np.float32)
     for tall, wide, length, first in _tiles(rows):
@@ -166,8 +166,8 @@ def _rotate(rows: NDArray[np.float32], seeds: NDArray[np.uint64]) -> None:
         np.multiply(x, _unit(x), out=_transposed(part))
 
 
-def _rotate_back(rows: NDArray[np.float32], seeds: NDArray[np.uint64]) -> None:
-    """Undo `_rotate`, in place."""
+def rotate_rows_back(rows: NDArray[np.float32], seeds: NDArray[np.uint64]) -> None:
+    """Undo `rotate_rows`, in place."""
     scratch = np.empty((2, TILE), np.float32)
     for tall, wide, length, first in reversed(list(_tiles(rows))):
         part = _matrices(rows[tall, wide], length)

@@ -1,16 +1,18 @@
-"""Shared noise at a node: each round is a secure sum of parts that are paid for once.
+"""Rounds of which each is a secure sum of what all nodes have computed: with shared noise, or of hidden models without.
 
-A refused sum's part is given again, unless it may be in a sum that others get: then another is made and paid for.
+A refused sum's part is given again. With noise, if it may be in a sum that others get, another is made and paid for.
+Without noise, sums differ by whole groups of members only, and a part is never rounded anew.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import numpy as np
@@ -33,24 +35,28 @@ from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
 from p2pfl.storage.disk import replace_file
 
 if TYPE_CHECKING:
-    from p2pfl.learn.privacy.rounds import SharedRounds, Words
+    from p2pfl.learn.averaging import AveragedRounds, Words
+    from p2pfl.learn.privacy.rounds import SharedRounds
 
 notice = logging.getLogger("p2pfl.notice")
 
 
-def shared_by(learner: Learner) -> SharedRounds | None:
-    """Return a learner's rounds with shared noise, or None if it has no such rounds."""
+def shared_by(learner: Learner) -> SharedRounds | AveragedRounds | None:
+    """Return a learner's rounds with shared noise or of hidden models, or None if it has no such rounds."""
+    if (averaged := vars(learner).get("averaged")) is not None:
+        return cast("AveragedRounds", averaged)
     from p2pfl.learn.privacy import rounds  # noqa: PLC0415 - torch: who checks files has no learner
 
     return rounds.shared_by(learner)
 
 
-def too_large(federation: FederationConfig, shared: SharedRounds | None) -> UserError | None:
+def too_large(federation: FederationConfig, shared: SharedRounds | AveragedRounds | None) -> UserError | None:
     """Return the mistake of a model that does not fit in a sum, None if it does."""
     if shared is None or shared.entries <= MOST_ENTRIES:
         return None
-    text, allowed = "the model is too large for shared noise", f"at most {MOST_ENTRIES:,} trained numbers"
-    return UserError(text, file=federation.path, key="task.name", value=f"{shared.entries:,}", allowed=allowed)
+    text = f"the model is too large for {federation.in_step_by}: {shared.entries:,} words of 64 bits"
+    numbers = MOST_ENTRIES if federation.hides is None else MOST_ENTRIES * shared.size // shared.entries
+    return UserError(text, file=federation.path, key="task.name", allowed=f"about {numbers:,} trained numbers")
 
 
 def delta_exceeds(delta: float, rows: int) -> str:
@@ -62,28 +68,50 @@ def delta_exceeds(delta: float, rows: int) -> str:
 class SharedNoiseCheck(Check):
     def of_learners(self, inspected: Inspected) -> None:
         federation, privacy = inspected.federation, inspected.federation.privacy
-        if privacy is None or not privacy.is_shared:
+        if federation.hides is None and (privacy is None or not privacy.is_shared):
             return
         shared = next(filter(None, map(shared_by, inspected.learners.values())), None)
         if (mistake := too_large(federation, shared)) is not None:
             inspected.mistakes.append(mistake)
         members, rounds = len(federation.present), federation.training.rounds or 0
+        each, brief = None if shared is None else bytes_each(shared.entries, members), inspected.brief
+        if each is not None:
+            brief["sent"] = f"estimate: {size(each * members * rounds)} by all nodes in {rounds} rounds"
+        if privacy is None:
+            self._of_hidden(inspected, each)
+            return
         least = privacy.least_of(members)
-        each = None if shared is None else bytes_each(shared.entries, members)
         is_record = privacy.unit == "record"
         rows = sum(inspected.learners[index].samples for index in inspected.here.keys() & inspected.learners.keys())
         if is_record and privacy.delta * rows > 1.0:
             inspected.warnings.append(delta_exceeds(privacy.delta, rows))
         what = f"one step: each row of all nodes is in it with probability {privacy.rate:g}" if is_record else "one sum"
-        brief = inspected.brief
         brief["a round"] = what if each is None else f"{what}; estimate: {size(each)} sent by each node"
-        if each is not None:
-            brief["sent"] = f"estimate: {size(each * members * rounds)} by all nodes in {rounds} rounds"
         brief["shared noise"] = (
             f"of a sum of {least} or more of {members} nodes; {privacy.colluders} may work together "
             f"against another; the budget pays for {planned_rounds(federation)} sums"
         )
         brief["waits"] = f"a round waits for {least} nodes; with fewer nothing is learned until they are back"
+
+    @staticmethod
+    def _of_hidden(inspected: Inspected, each: int | None) -> None:
+        hides, groups = inspected.federation.hides, groups_of(inspected.federation)
+        assert hides is not None  # noqa: S101 - the caller has looked
+        brief, numbers = inspected.brief, f"numbers of {hides.bits} bits"
+        brief["a round"] = f"one sum, {numbers}" + ("" if each is None else f"; estimate: {size(each)} by each node")
+        brief["hidden models"] = (
+            f"nobody sees a node's model, only what all have computed; {hides.colluders} may work together against "
+            "another. Who may lie can spoil a round unnoticed"
+        )
+        names = "; ".join(", ".join(inspected.federation.members[m].name for m in sorted(group)) for group in groups)
+        brief["differences"] = (
+            f"two sums differ by whole groups ({short(names, MOST_SHOWN)}), and their difference still tells which "
+            'labels a group has: only noise ends that (epsilon, noise = "shared")'
+        )
+        needed = quorum(len(inspected.federation.members), hides.colluders)
+        brief["waits"] = (
+            f"a round waits for {needed} nodes and for a whole group; who is missing takes its group out of the sum"
+        )
 
 
 ROWS_FILE = "rows-of-all.json"
@@ -92,7 +120,7 @@ ROWS_FILE = "rows-of-all.json"
 class NoiseState(AlikeState):
     """`size` is that of the model."""
 
-    def __init__(self, shared: SharedRounds, folder: Path, size: int) -> None:
+    def __init__(self, shared: SharedRounds | AveragedRounds, folder: Path, size: int) -> None:
         self._shared, self._file, self._size = shared, folder / ROWS_FILE, size
         self.most_bytes = shared.packed_bytes + 4 * size
 
@@ -146,14 +174,20 @@ class PaidPart:
 class SumRounds(RoundsInStep):
     """The rounds of one node."""
 
-    def __init__(self, node: NodeView, algorithm: SummedRounds, shared: SharedRounds) -> None:
+    def __init__(self, node: NodeView, algorithm: SummedRounds, shared: SharedRounds | AveragedRounds) -> None:
         setup = node.setup()
-        federation, privacy = setup.federation, setup.federation.privacy
-        assert privacy is not None  # noqa: S101 - the learner would have no shared rounds
+        federation, promise = setup.federation, setup.federation.privacy or setup.federation.hides
+        assert promise is not None  # noqa: S101 - the learner would have no such rounds
         self.shared = shared
-        self.least = privacy.least_of(len(federation.present))
+        self._groups = groups_of(federation)
+        self.least = promise.colluders + 2 if promise is federation.hides else promise.least_of(len(federation.present))
         self._alike = NoiseState(shared, setup.node.state_dir, setup.learner.size)
-        super().__init__(node, algorithm, self._alike, colluders=privacy.colluders, least=self.least)
+        super().__init__(
+            node, algorithm, self._alike, colluders=promise.colluders, least=self.least, groups=self._groups
+        )
+        named = repr([sorted(group) for group in self._groups]).encode()
+        self._data = hashlib.blake2b(self._id + named, digest_size=32, person=b"p2pfl-hidden").digest()
+        """A round's data differ little from those of the round before: all sums count as sums of the same data."""
         self._given: PaidPart | None = None
 
     @property
@@ -161,7 +195,7 @@ class SumRounds(RoundsInStep):
         return self._alike.sums_after(self.algorithm.settings.rounds or 0)
 
     def was_refused(self, ended: Refused) -> None:
-        if self.talk.was_signed or ended.is_out:
+        if not self._groups and (self.talk.was_signed or ended.is_out):
             self._given = None  # others may have a sum with this part: with other members it could tell of one
 
     def was_taken_over(self) -> None:
@@ -180,7 +214,7 @@ class SumRounds(RoundsInStep):
         salt = int.from_bytes(os.urandom(4), "little")
         samples = np.array([self.algorithm.facts.samples, salt], "<u8")
         numbers = WholeNumbers(low=0, high=MOST_ROWS, members=self.members, shapes={"rows": (2,)})
-        done = await self.sum("rows", samples, numbers.terms("rows of all nodes"))
+        done = await self.sum("rows", samples, numbers.terms("rows of all nodes"), **self._as_data)
         if done is None:
             await self.state.rest()
             return
@@ -191,8 +225,9 @@ class SumRounds(RoundsInStep):
             self.shared.rows = rows
             self._alike.write_rows()
             notice.info("%d nodes have %d rows together", len(done.members), rows)
-            if self.shared.plan.delta * rows > 1.0:
-                notice.warning("%s", delta_exceeds(self.shared.plan.delta, rows))
+            delta = 0.0 if self._groups else self.shared.plan.delta
+            if delta * rows > 1.0:
+                notice.warning("%s", delta_exceeds(delta, rows))
             await self.state.tell()
 
     async def _round(self) -> None:
@@ -204,7 +239,7 @@ class SumRounds(RoundsInStep):
             return
         self.algorithm.phase = Phase.WAITING if self.state.has_rested_long else Phase.TRAINING
         label = f"round {self.algorithm.facts.rounds + 1}"
-        done = await self.sum(label, given.words, self.terms_from(given.place))
+        done = await self.sum(label, given.words, self.terms_from(given.place), **self._as_data)
         if done is None:
             await self.state.rest()
             return
@@ -218,6 +253,10 @@ class SumRounds(RoundsInStep):
         if not await self.state.commit(given.start, replace(given.local, vector=model)):
             self.shared.common = before
         await self.state.tell()
+
+    @property
+    def _as_data(self) -> dict[str, bytes]:
+        return {"data": self._data} if self._groups else {}
 
     async def _make_part(self) -> PaidPart | None:
         """Make this node's part, once it is paid for; None if that is not possible now."""

@@ -25,11 +25,13 @@ from numpy.typing import NDArray
 from p2pfl.config.sections import MEMBER, RECORD
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector, plan_by
-from p2pfl.learn.privacy.noise import FACTOR, HALF, LEVELS, Draws, Grid, Integers, Reals
+from p2pfl.learn.privacy.noise import FACTOR, HALF, LEVELS, Draws, Grid, Reals
 from p2pfl.learn.privacy.plan import Plan, Protection
 
-PREFIX = "shared:"
-"""The prefix for the names of the arrays that all nodes keep alike, stored with what a learner keeps for itself."""
+PREFIX, AVERAGED = "shared:", "averaged:"
+"""The prefixes for the names of the arrays that all nodes keep alike, stored with what a learner keeps for itself: with
+shared noise, and without noise (`learn.averaging`).
+"""
 MOST_SUM = 2**62
 MOST_NOISE_STEPS = HALF * sum(FACTOR**level for level in range(LEVELS))
 """No noise of one node has more steps."""
@@ -40,21 +42,89 @@ FIRST, SECOND, POWERS = "first", "second", "powers"
 Words = NDArray[np.uint64]
 
 
-class SharedRounds:
+class AlikeRounds:
+    """The state that all nodes keep alike besides the model. `common` has its arrays; it is replaced, never modified.
+
+    A subclass says the `prefix` of their names where they are stored with what a learner keeps for itself, their dtype,
+    and each one's name with its size.
+    """
+
+    prefix: str
+    dtype: str
+    rows: int | None = None
+    """The rows of all nodes together; None until their sum is known, or where none is needed."""
+    part: NDArray[Any] | None = None
+    common: dict[str, NDArray[Any]]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        raise NotImplementedError
+
+    def kept(self) -> dict[str, NDArray[np.generic]]:
+        """Return what must survive a restart, by name."""
+        rows = {} if self.rows is None else {"rows": np.array([self.rows], np.float64)}
+        return {self.prefix + name: array for name, array in (self.common | rows).items()}
+
+    def load_kept(self, state: dict[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+        """Restore what `kept` returned; return the rest of the state."""
+        mine = {name.removeprefix(self.prefix): array for name, array in state.items() if name.startswith(self.prefix)}
+        self.common = {name: array.astype(self.dtype) for name, array in mine.items() if name != "rows"}
+        if "rows" in mine:
+            self.rows = round(float(mine["rows"].sum()))
+        return {name: array for name, array in state.items() if not name.startswith(self.prefix)}
+
+    @property
+    def packed_bytes(self) -> int:
+        """The largest size of `packed` beside the model."""
+        return np.dtype(self.dtype).itemsize * sum(self.sizes.values()) + 64
+
+    def packed(self, model: Vector, rounds: int) -> bytes:
+        """Return the state after so many rounds, the same bytes at all nodes."""
+        arrays = [self.common.get(name, np.zeros(0)) for name in self.sizes]
+        head = np.array([rounds, self.rows or 0, *(array.size for array in arrays)], "<i8")
+        return b"".join([
+            head.tobytes(), model.astype("<f4").tobytes(), *(array.astype(self.dtype).tobytes() for array in arrays)
+        ])
+
+    def unpack(self, state: bytes, size: int) -> tuple[int, Vector, Callable[[], None]]:
+        """Return the rounds and the model (size,) of a packed state, and what adopts the rest of it.
+
+        Raises ValueError: it is no state of such a model.
+        """
+        most, item = self.sizes, np.dtype(self.dtype).itemsize
+        head = np.frombuffer(state, "<i8", count=2 + len(most)).tolist()
+        rounds, rows, *sizes = head
+        known = all(length in {0, full} for length, full in zip(sizes, most.values(), strict=True))
+        if not known or rounds < 0 or rows < 0 or len(state) != 8 * len(head) + 4 * size + item * sum(sizes):
+            raise ValueError("no state of this model")
+        model = np.frombuffer(state, "<f4", count=size, offset=8 * len(head)).astype(np.float32)
+        arrays, offset = {}, 8 * len(head) + 4 * size
+        for name, count in zip(most, sizes, strict=True):
+            if count:
+                arrays[name] = np.frombuffer(state, self.dtype, count=count, offset=offset).astype(self.dtype)
+            offset += item * count
+
+        def adopt() -> None:
+            self.common, self.rows, self.part = arrays, rows or None, None
+
+        return rounds, model, adopt
+
+
+class SharedRounds(AlikeRounds):
     """One node's rounds with shared noise. `places` has, for each trained tensor, its part of the model's vector.
 
-    `part` is this node's part of the present round's sum, (n,) in steps of the grid. `common` has the arrays that all
-    nodes keep alike besides the model: the optimizer's. It is replaced, never modified.
+    `part` is this node's part of the present round's sum, (n,) in steps of the grid. `common` has the optimizer's
+    arrays.
     """
+
+    prefix = PREFIX
+    dtype = "<f8"
 
     def __init__(self, plan: Plan, samples: int, places: Sequence[slice]) -> None:
         """Prepare the rounds. Raises UserError: a sum of such parts might not fit."""
         self.plan = plan
         self.places = tuple(places)
         self.entries: int = sum(place.stop - place.start for place in places)
-        self.part: Integers | None = None
-        self.rows: int | None = None
-        """The rows of all nodes together; None until their sum is known."""
         self.common: dict[str, NDArray[np.float64]] = {}
         if not self.fits(samples):
             text = f"{samples:,} rows times the clip are {self._most_steps(samples, 1):.3g} steps of the noise's grid"
@@ -141,53 +211,9 @@ class SharedRounds:
         adapted: Reals = model - first / size * (rate / (1.0 - powers[0]))
         return adapted
 
-    def kept(self) -> dict[str, NDArray[np.generic]]:
-        """Return what must survive a restart, by name."""
-        rows = {} if self.rows is None else {"rows": np.array([self.rows], np.float64)}
-        return {PREFIX + name: array for name, array in (self.common | rows).items()}
-
-    def load_kept(self, state: dict[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
-        """Restore what `kept` returned; return the rest of the state."""
-        mine = {name.removeprefix(PREFIX): array for name, array in state.items() if name.startswith(PREFIX)}
-        self.common = {name: array.astype(np.float64) for name, array in mine.items() if name != "rows"}
-        if "rows" in mine:
-            self.rows = round(float(mine["rows"].sum()))
-        return {name: array for name, array in state.items() if not name.startswith(PREFIX)}
-
     @property
-    def packed_bytes(self) -> int:
-        """The largest size of `packed` beside the model."""
-        return 8 * (3 + 2 * self.entries) + 64
-
-    def packed(self, model: Vector, rounds: int) -> bytes:
-        """Return the state after so many rounds, the same bytes at all nodes."""
-        arrays = [self.common.get(name, np.zeros(0)) for name in (FIRST, SECOND, POWERS)]
-        head = np.array([rounds, self.rows or 0, *(array.size for array in arrays)], "<i8")
-        parts = [head.tobytes(), model.astype("<f4").tobytes(), *(array.astype("<f8").tobytes() for array in arrays)]
-        return b"".join(parts)
-
-    def unpack(self, state: bytes, size: int) -> tuple[int, Vector, Callable[[], None]]:
-        """Return the rounds and the model (size,) of a packed state, and what adopts the rest of it.
-
-        Raises ValueError: it is no state of such a model.
-        """
-        head = np.frombuffer(state, "<i8", count=5).tolist()
-        rounds, rows, *sizes = head
-        allowed = ((0, self.entries), (0, self.entries), (0, 2))
-        known = all(length in allowed[at] for at, length in enumerate(sizes))
-        if not known or rounds < 0 or rows < 0 or len(state) != 40 + 4 * size + 8 * sum(sizes):
-            raise ValueError("no state of this model")
-        model = np.frombuffer(state, "<f4", count=size, offset=40).astype(np.float32)
-        arrays, offset = {}, 40 + 4 * size
-        for name, count in zip((FIRST, SECOND, POWERS), sizes, strict=True):
-            if count:
-                arrays[name] = np.frombuffer(state, "<f8", count=count, offset=offset).astype(np.float64)
-            offset += 8 * count
-
-        def adopt() -> None:
-            self.common, self.rows, self.part = arrays, rows or None, None
-
-        return rounds, model, adopt
+    def sizes(self) -> dict[str, int]:
+        return {FIRST: self.entries, SECOND: self.entries, POWERS: 2}
 
 
 def own_part(shared: SharedRounds | None, state: dict[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
@@ -197,9 +223,11 @@ def own_part(shared: SharedRounds | None, state: dict[str, NDArray[np.generic]])
     """
     if shared is not None:
         return shared.load_kept(state)
-    if any(name.startswith(PREFIX) for name in state):
-        text, allowed = "this state was learned with shared noise", 'noise = "shared"; or another folder, to begin anew'
-        raise UserError(text, key="privacy.noise", allowed=allowed)
+    for prefix, key, value in ((PREFIX, "noise", "shared"), (AVERAGED, "hide", "models")):
+        if any(name.startswith(prefix) for name in state):
+            text = f"this state was learned with {key} = {value!r}"
+            allowed = f'{key} = "{value}"; or another folder, to begin anew'
+            raise UserError(text, key=f"privacy.{key}", allowed=allowed)
     return state
 
 
@@ -227,13 +255,35 @@ def _clipped(change: Reals, most: float) -> Reals:
     return change * (most / length) if length > most else change
 
 
-class HiddenRounds:
-    """A learner without torch whose rounds are hidden; everything else is delegated to the wrapped learner."""
+class WrappedLearner:
+    """A learner that does what another does; a subclass changes its rounds."""
 
     size: int
     personal: int
     shape_digest: bytes
     samples: int
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the learner's attribute, including optional ones such as measures, device and data files."""
+        if name == "learner":
+            raise AttributeError(name)
+        return getattr(self.learner, name)
+
+    def initial(self) -> Vector:
+        return self.learner.initial()
+
+    def evaluate(self, vector: Vector, part: str) -> Score | None:
+        return self.learner.evaluate(vector, part)
+
+    def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
+        return self.learner.state_dict(vector)
+
+
+class HiddenRounds(WrappedLearner):
+    """A learner without torch whose rounds are hidden by noise."""
 
     def __init__(self, learner: Learner, protection: Protection, node: int) -> None:
         """Wrap a learner. Raises UserError: single rows are to be protected, whose gradients it does not expose; or the
@@ -245,7 +295,7 @@ class HiddenRounds:
         if counts := [name for name in whole if not name.endswith("num_batches_tracked")]:
             text = "integer tensors get no noise, and an exported model would contain them"
             raise UserError(text, key="task", value=", ".join(counts), allowed="a model without such tensors")
-        self.learner = learner
+        super().__init__(learner)
         self.node = node
         self.protection = protection
         self.plan = plan = protection.plan_for(learner.samples)
@@ -257,15 +307,6 @@ class HiddenRounds:
             raise UserError(text, key="privacy.unit", value=plan.unit, allowed=f"{MEMBER}, or {allowed}")
         is_shared = plan.shared_rate is not None
         self.shared = SharedRounds(plan, learner.samples, [slice(0, learner.size)]) if is_shared else None
-
-    def __getattr__(self, name: str) -> Any:
-        """Return the learner's attribute, including optional ones such as measures, device and data files."""
-        if name == "learner":
-            raise AttributeError(name)
-        return getattr(self.learner, name)
-
-    def initial(self) -> Vector:
-        return self.learner.initial()
 
     def train(self, start: RoundStart, round_index: int) -> LocalRound:
         local = self.learner.train(start, round_index)
@@ -285,6 +326,3 @@ class HiddenRounds:
 
     def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None:
         self.learner.load_local_state(own_part(self.shared, state))
-
-    def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
-        return self.learner.state_dict(vector)

@@ -1,0 +1,266 @@
+"""Rounds in which nobody sees a node's model: each gives its change of a local round, and all take one step by their sum.
+
+A part is the change times the node's rows, rotated at random (`compress.rotation`), clipped, and rounded at random to
+`bits` bits. These numbers lie side by side in words of 64 bits, each with room for the sum of all members: adding words
+modulo 2^64 adds numbers, and a secure sum needs to know nothing of it. In front are the rows of the nodes in the sum,
+which divide it, and how many nodes had to clip much; behind each tile of words is a check of it.
+
+All nodes must compute the same bits from the same sum: after it come integers and single operations of IEEE 754. The
+common step is that of an outer optimizer (Reddi et al. 2021, arXiv 2003.00295); `mean` is federated averaging.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.compress.rotation import rotate_rows, rotate_rows_back
+from p2pfl.config.sections import HideConfig
+from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Vector
+from p2pfl.learn.privacy.rounds import AVERAGED, AlikeRounds, WrappedLearner, own_part
+
+Words = NDArray[np.uint64]
+TILE = 1 << 16
+"""The numbers that are rotated, packed and checked together."""
+HEAD = 2
+"""The words in front: the rows of the nodes in the sum, and how many of them had to clip much."""
+ODD = np.uint64(0x9E3779B97F4A7C15)
+MOST_TIMES = 2
+"""A node counts for so many times the mean of all nodes' rows at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """How `size` numbers of `bits` bits become words whose sum over `members` has the sums of the numbers."""
+
+    size: int
+    bits: int
+    members: int
+
+    @property
+    def levels(self) -> int:
+        """The largest number."""
+        return (1 << self.bits) - 1
+
+    @property
+    def width(self) -> int:
+        """The bits of a lane, in which the sum of all members' numbers fits."""
+        return self.bits + math.ceil(math.log2(self.members))
+
+    @property
+    def lanes(self) -> int:
+        return 64 // self.width
+
+    @property
+    def entries(self) -> int:
+        """The words of one part: head, packed numbers, and a check for each tile."""
+        return HEAD + sum(self.words(part) + 1 for part in self.tiles()) + 1
+
+    def words(self, part: slice) -> int:
+        return -(-(part.stop - part.start) // self.lanes)
+
+    def tiles(self) -> Iterator[slice]:
+        for start in range(0, self.size, TILE):
+            yield slice(start, min(start + TILE, self.size))
+
+    def pack(self, numbers: Words) -> Words:
+        """Return the words (w,) of the numbers (d,) of one tile."""
+        count = -(-numbers.size // self.lanes)
+        padded = np.zeros(count * self.lanes, np.uint64)
+        padded[: numbers.size] = numbers
+        words = np.zeros(count, np.uint64)
+        for lane in range(self.lanes):
+            words |= padded[lane * count : (lane + 1) * count] << np.uint64(lane * self.width)
+        return words
+
+    def unpack(self, words: Words, size: int) -> Words:
+        """Return the numbers (size,) of one tile's words, or their sums."""
+        mask = np.uint64((1 << self.width) - 1)
+        lanes = [words >> np.uint64(lane * self.width) & mask for lane in range(self.lanes)]
+        return np.concatenate(lanes)[:size]
+
+    def exceeds(self, words: Words, size: int, members: int) -> bool:
+        """Return True if no numbers of so many members have this sum: one is too large, or unused bits are set."""
+        used, lanes = self.lanes * self.width, self.unpack(words, words.size * self.lanes)
+        spare = used < 64 and bool((words >> np.uint64(used)).any())
+        return spare or bool(lanes.max() > members * self.levels) or bool(lanes[size:].any())
+
+
+def check_of(words: Words) -> np.uint64:
+    """Return a word that adds up as the words do, and that others than theirs have with a chance of 2^-63 only."""
+    factors = (np.arange(words.size, dtype=np.uint64) * np.uint64(2) + np.uint64(1)) * ODD
+    return (words * factors).sum(dtype=np.uint64)
+
+
+OUTER_RATE = {"adam": 0.05, "mean": 1.0, "momentum": 1.0}
+BETA1, BETA2, FLOOR = 0.9, 0.99, 1e-3
+"""FedAdam's, as in the paper (momentum's is BETA1, too)."""
+FIRST, SECOND, SHARE = "first", "second", "share"
+CLIPPED = 0.002
+"""The share of its numbers of which a node may clip more without saying so."""
+WIDER, NARROWER = 1.5, 0.95
+LEAST_SHARE, MOST_SHARE = 2.0**-20, 2.0**20
+LEAST_RMS = 2.0**-10
+"""The root mean square of a model's numbers is taken for at least this: a model may begin with zeros."""
+FINE = 2.0**16
+
+
+class AveragedRounds(AlikeRounds):
+    """One node's parts and the common step. `part` is this node's part of the present round's sum, (entries,) words.
+
+    `common` has the arrays that all nodes keep alike besides the model: the outer optimizer's, and `share`, by which
+    changes are clipped: the range of a number in root mean squares of the common model's.
+    """
+
+    prefix = AVERAGED
+    dtype = "<f4"
+    counts_rows = True
+
+    def __init__(self, hides: HideConfig, *, size: int, members: int, seed: int, node: int) -> None:
+        self.hides, self.size, self.members = hides, size, members
+        self.packing = Packing(size=size, bits=hides.bits, members=members)
+        self.entries = self.packing.entries
+        self.rate = hides.outer_rate or OUTER_RATE[hides.outer]
+        self.clipped = 0.0
+        """The share of this node's numbers that were clipped in the latest round."""
+        self.common: dict[str, NDArray[np.float32]] = {SHARE: np.ones(1, np.float32)}
+        self._seed, self._node = seed, node
+
+    def fits(self, rows: int) -> bool:
+        """Return True if a sum over so many rows is surely below 2^63."""
+        return rows * MOST_TIMES * self.members < 2**62
+
+    @property
+    def mean_rows(self) -> int:
+        if self.rows is None:
+            raise ValueError("the rows of all nodes are not known")
+        return max(1, round(self.rows / self.members))
+
+    def range_of(self, model: Vector) -> float:
+        """Return the largest number that is not clipped, the same at all nodes from the same model (d,)."""
+        most = float(np.abs(model).max(initial=0.0))
+        rms = 0.0
+        if most > 0.0:
+            # In integers, whose sum has no order.
+            fine = sum(int((self._fine(model[part], most) ** 2).sum()) for part in self.packing.tiles())
+            rms = most * math.sqrt(fine / self.size) / FINE
+        return float(self.common[SHARE][0]) * max(rms, LEAST_RMS)
+
+    @staticmethod
+    def _fine(tile: Vector, most: float) -> NDArray[np.int64]:
+        return np.rint(tile.astype(np.float64) / most * FINE).astype(np.int64)
+
+    def give_change(self, start: Vector, ended: Vector, samples: int, round_index: int) -> None:
+        """Make this node's part from a round's change (d,) on so many rows; one that is not finite counts as zero."""
+        packing, most = self.packing, self.range_of(start)
+        weight = min(samples, MOST_TIMES * self.mean_rows)
+        is_finite = bool(np.isfinite(ended).all())
+        part = np.zeros(self.entries, np.uint64)
+        draws = np.random.default_rng((self._seed, self._node, round_index))
+        at, clipped = HEAD, 0
+        for number, tile in enumerate(packing.tiles()):
+            change = np.zeros((1, tile.stop - tile.start), np.float32)
+            if is_finite:
+                np.subtract(ended[tile], start[tile], out=change[0])
+            change *= np.float32(weight / self.mean_rows)
+            rotate_rows(change, self._turn(number, round_index))
+            clipped += int((np.abs(change) > most).sum())
+            scaled = (np.clip(change[0].astype(np.float64) / most, -1.0, 1.0) + 1.0) * (0.5 * packing.levels)
+            numbers = np.floor(scaled + draws.random(scaled.size)).astype(np.uint64)
+            words = packing.pack(np.minimum(numbers, np.uint64(packing.levels)))
+            part[at : at + words.size] = words
+            part[at + words.size] = check_of(words)
+            at += words.size + 1
+        self.clipped = clipped / self.size
+        part[0], part[1] = weight, self.clipped > CLIPPED
+        part[at] = check_of(part[:HEAD])
+        self.part = part.astype("<u8")
+
+    def _turn(self, tile: int, round_index: int) -> NDArray[np.uint64]:
+        """Return the seed of a tile's rotation, which anybody may know."""
+        return np.array([round_index << 24 | tile], np.uint64)
+
+    def _words(self, total: Words) -> Iterator[tuple[slice, Words, np.uint64]]:
+        """Yield for each tile its place in the model, its words and their check."""
+        at = HEAD
+        for tile in self.packing.tiles():
+            count = self.packing.words(tile)
+            yield tile, total[at : at + count], total[at + count]
+            at += count + 1
+
+    def is_possible(self, total: Words, members: int) -> bool:
+        """Return False if no right parts of so many members have this sum (entries,) modulo 2^64."""
+        total = total.astype(np.uint64)
+        most = members * MOST_TIMES * self.mean_rows
+        head = total.size == self.entries and 0 < int(total[0]) <= most and int(total[1]) <= members
+        return head and check_of(total[:HEAD]) == total[-1] and all(
+            check_of(words) == check and not self.packing.exceeds(words, tile.stop - tile.start, members)
+            for tile, words, check in self._words(total)
+        )
+
+    def next_model(self, start: Vector, total: Words, members: int, round_index: int) -> Vector:
+        """Return the model (d,) after the sum (entries,) of the parts of so many members, and replace `common`."""
+        total = total.astype(np.uint64)
+        packing, most, common = self.packing, self.range_of(start), dict(self.common)
+        share = self.mean_rows / int(total[0])
+        ended = start.copy()
+        for name in self._vectors:
+            common[name] = common[name].copy() if name in common else np.zeros(self.size, np.float32)
+        for number, (tile, words, _) in enumerate(self._words(total)):
+            sums = packing.unpack(words, tile.stop - tile.start).astype(np.float64)
+            change = ((sums * (2.0 / packing.levels) - members) * most).astype(np.float32)[None]
+            rotate_rows_back(change, self._turn(number, round_index))
+            ended[tile] += self._step(change[0] * np.float32(share), common, tile)
+        clipping = int(total[1])
+        factor = WIDER if 4 * clipping > members else NARROWER if clipping == 0 else 1.0
+        common[SHARE] = np.clip(common[SHARE] * np.float32(factor), LEAST_SHARE, MOST_SHARE)
+        self.common = common
+        return ended
+
+    @property
+    def _vectors(self) -> tuple[str, ...]:
+        """The names of the outer optimizer's vectors."""
+        return {"adam": (FIRST, SECOND), "momentum": (FIRST,), "mean": ()}[self.hides.outer]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return dict.fromkeys(self._vectors, self.size) | {SHARE: 1}
+
+    def _step(self, change: NDArray[np.float32], common: dict[str, NDArray[np.float32]], tile: slice) -> Any:
+        """Return the outer step of a tile by the mean change, and note it in `common`."""
+        if self.hides.outer == "mean":
+            return change * self.rate
+        first = common[FIRST][tile]
+        first *= BETA1
+        if self.hides.outer == "momentum":
+            first += change
+            return first * self.rate
+        first += change * (1.0 - BETA1)
+        second = common[SECOND][tile]
+        second *= BETA2
+        second += change * change * (1.0 - BETA2)
+        return first / (np.sqrt(second) + FLOOR) * self.rate
+
+
+class AveragedLearner(WrappedLearner):
+    """A learner whose rounds end with a part of a sum (`averaged`) in place of a model."""
+
+    def __init__(self, learner: Learner, hides: HideConfig, *, members: int, seed: int, node: int) -> None:
+        super().__init__(learner)
+        self.averaged = AveragedRounds(hides, size=learner.size, members=members, seed=seed, node=node)
+
+    def train(self, start: RoundStart, round_index: int) -> LocalRound:
+        local = self.learner.train(start, round_index)
+        self.averaged.give_change(start.model, local.vector, local.samples, round_index)
+        return replace(local, vector=start.model.copy())
+
+    def local_state(self) -> dict[str, NDArray[np.generic]]:
+        return self.learner.local_state() | self.averaged.kept()
+
+    def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None:
+        self.learner.load_local_state(own_part(None, self.averaged.load_kept(state)))

@@ -101,7 +101,8 @@ def new(
         part.plan(plan, said)
     nodes, topology = plan.nodes or THREE, plan.topology or "ring"
     if hide_models and rule != "mean":
-        raise UserError("a sum shows no node's model, which a rule would judge", key="--rule", value=rule, allowed="mean")
+        text = "a robust rule compares the models of neighbors, which are hidden"
+        raise UserError(text, key="--rule", value=rule, allowed="mean with --hide-models")
     if hide_models and len(nodes) < 3:
         text = "of the sum of two, each knows the other's part"
         raise UserError(text, key="--nodes", value=len(nodes), allowed="3 or more with --hide-models")

@@ -3,8 +3,8 @@
 The members of the federation are exactly the keys in its `[[node]]` tables. A node's own file is `<federation
 folder>/<node name>/node.toml`, which may be missing.
 
-Settings that contradict `[privacy]` are found here: they would reveal rows without noise, have no bound, or cannot be in
-sums. Checks that need the model, the data or imported code are in `p2pfl.methods` and `learn.privacy`.
+Settings that contradict `[privacy]` are found here: they would reveal rows without noise, have no bound, or cannot be
+in sums. Checks that need the model, the data or imported code are in `p2pfl.methods` and `learn.privacy`.
 """
 
 from __future__ import annotations

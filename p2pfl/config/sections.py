@@ -316,7 +316,7 @@ class HideConfig:
 
 
 HIDE: Mapping[str, Kind] = kinds_of(HideConfig)
-PRIVACY: Mapping[str, Kind] = kinds_of(PrivacyConfig) | HIDE
+PRIVACY: Mapping[str, Kind] = {**kinds_of(PrivacyConfig), **HIDE}
 OF_SHARED = ("rate", "least", "colluders")
 """The keys that say something only with shared noise, of those beside a budget."""
 OF_HIDDEN = ("bits", "outer", "outer_rate")

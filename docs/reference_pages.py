@@ -200,7 +200,8 @@ def defaults_of(owner: type, more: Mapping[str, Any] | None = None) -> dict[str,
 
 def settings() -> Iterator[str]:
     from p2pfl.config import load, model
-    from p2pfl.config.sections import PRIVACY, STATS, PrivacyConfig, StatsConfig
+    from p2pfl.config.sections import HIDE, STATS, HideConfig, PrivacyConfig, StatsConfig
+    from p2pfl.config.tables import kinds_of
 
     head = {key: value for key, value in load.HEAD_DEFAULTS.items() if value != ""}
     method = f'`{json.dumps(model.USUAL_METHOD)}` with `rule = "mean"`, else `{json.dumps(model.USUAL_ROBUST_METHOD)}`'
@@ -216,9 +217,13 @@ def settings() -> Iterator[str]:
     yield from (
         "### [privacy]",
         "",
-        "Without this table nothing is promised. One of `epsilon` and `noise` is given.",
+        "Without this table nothing is promised. A budget has one of `epsilon` and `noise`:",
     )
-    yield from keys(PRIVACY, PrivacyConfig, defaults_of(PrivacyConfig), ("delta",))
+    budget = kinds_of(PrivacyConfig)
+    yield from keys(budget, PrivacyConfig, defaults_of(PrivacyConfig), ("delta",))
+    yield "Without a budget, these keys and `colluders` hide models in sums:"
+    hidden = {key: kind for key, kind in HIDE.items() if key not in budget}
+    yield from keys(hidden, HideConfig, defaults_of(HideConfig), ("hide",))
     yield from ("### [network]", *keys(model.NETWORK, model.NodeConfig, defaults_of(model.NodeConfig)))
     yield from ("### [[edge]]", "", "Once for each edge that has its own compressor.")
     yield from keys(model.EDGE, dict, {}, model.EDGE)

@@ -163,13 +163,13 @@ ALLOWED = f'{NONE}, or keys of [privacy] as in "epsilon=8,delta=1e-5": {", ".joi
 def with_privacy(federation: FederationConfig, spec: str) -> FederationConfig:
     """Replace the federation's `[privacy]` with the keys in `spec`. Raises UserError if the spec is wrong."""
     if spec == NONE:
-        return replace(federation, privacy=None)
+        return replace(federation, privacy=None, hides=None)
     mistakes = Mistakes(federation.path)
-    privacy = read_privacy(_table(spec), mistakes)
+    privacy, hides = read_privacy(_table(spec), mistakes)
     for mistake in mistakes.errors:
         said = f"{mistake.key}: {mistake.message}".replace("privacy.", "")
         raise UserError(said, key=KEY, value=mistake.value or spec, allowed=mistake.allowed)
-    return replace(federation, privacy=privacy, training=replace(federation.training, when_through="mix"))
+    return replace(federation, privacy=privacy, hides=hides, training=replace(federation.training, when_through="mix"))
 
 
 def refuse_broken(federation: FederationConfig) -> FederationConfig:

@@ -62,6 +62,7 @@ class NamesOrCount(click.ParamType):  # type: ignore[type-arg] # it has none in 
     help="own: a task.py for you to edit, of digits at first. csv: your TABLEs. lora: adapters of a language model.",
 )
 @click.option("--rule", default="mean", show_default=True, help="Rule for mixing neighbors: see `p2pfl list rules`.")
+@click.option("--hide-models", is_flag=True, help="Rounds are secure sums: no neighbor sees a node's model.")
 @click.option(
     "--base-port",
     type=click.IntRange(1, LAST_PORT),
@@ -76,6 +77,7 @@ def new(
     topology: str | None,
     task: str,
     rule: str,
+    hide_models: bool,
     base_port: int,
     **said: Any,
 ) -> None:
@@ -98,6 +100,12 @@ def new(
     for part in parts:
         part.plan(plan, said)
     nodes, topology = plan.nodes or THREE, plan.topology or "ring"
+    if hide_models and rule != "mean":
+        text = "a robust rule compares the models of neighbors, which are hidden"
+        raise UserError(text, key="--rule", value=rule, allowed="mean with --hide-models")
+    if hide_models and len(nodes) < 3:
+        text = "of the sum of two, each knows the other's part"
+        raise UserError(text, key="--nodes", value=len(nodes), allowed="3 or more with --hide-models")
     if base_port + len(nodes) - 1 > LAST_PORT:
         raise UserError(f"{len(nodes)} nodes need as many ports", key="--base-port", value=base_port)
     check_graph(topology, len(nodes), names=nodes)
@@ -120,6 +128,7 @@ def new(
             relays=plan.relays,
             task_keys=plan.task_keys,
             training=plan.training,
+            hides=hide_models,
         )
         for file, text in files.items():
             (folder / file).write_text(text, encoding="utf-8")

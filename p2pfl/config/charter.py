@@ -48,7 +48,7 @@ def sections(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
         "training": _training(federation),
         "gossip": counting(federation.gossip),
         **_membership(federation),
-        **({} if federation.privacy is None else {"privacy": counting(federation.privacy)}),
+        **({"privacy": privacy} if (privacy := _privacy(federation)) else {}),
     }
     return tuple((name, _hash(_canonical(content), f"p2pfl-{name}")) for name, content in contents.items())
 
@@ -66,7 +66,7 @@ def keys(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
         **_by_key("gossip", counting(federation.gossip)),
         **({"federation.admin": sorted(key.hex() for key in federation.admin)} if federation.admin else {}),
         **_membership(federation),
-        **({} if federation.privacy is None else _by_key("privacy", counting(federation.privacy))),
+        **_by_key("privacy", _privacy(federation)),
     }
     return tuple((name, _hash(_canonical([name, content]), "p2pfl-key")) for name, content in contents.items())
 
@@ -96,6 +96,11 @@ def _training(federation: FederationConfig, *, named: bool = False) -> dict[str,
     if federation.admin:
         del values["rounds"]
     return values
+
+
+def _privacy(federation: FederationConfig) -> dict[str, Any]:
+    table = federation.privacy or federation.hides
+    return {} if table is None else counting(table)
 
 
 def _membership(federation: FederationConfig) -> dict[str, Any]:

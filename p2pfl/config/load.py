@@ -3,8 +3,8 @@
 The members of the federation are exactly the keys in its `[[node]]` tables. A node's own file is `<federation
 folder>/<node name>/node.toml`, which may be missing.
 
-Settings that contradict `[privacy]` are found here: they would reveal rows without noise, or have no bound. Checks that
-need the model, the data or imported code are in `p2pfl.methods` and `learn.privacy`.
+Settings that contradict `[privacy]` are found here: they would reveal rows without noise, have no bound, or cannot be
+in sums. Checks that need the model, the data or imported code are in `p2pfl.methods` and `learn.privacy`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,16 @@ from p2pfl.config.model import (
     TaskConfig,
     TrainingConfig,
 )
-from p2pfl.config.sections import PRIVATE, PUBLIC, PrivacyConfig, parse_schedule, parse_stop, read_privacy, read_stats
+from p2pfl.config.sections import (
+    PRIVATE,
+    PUBLIC,
+    HideConfig,
+    PrivacyConfig,
+    parse_schedule,
+    parse_stop,
+    read_privacy,
+    read_stats,
+)
 from p2pfl.config.tables import Mistakes, exclusive, port_of, read_document, read_row, read_table, require, unknown_keys
 from p2pfl.errors import UserError
 
@@ -123,7 +132,7 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
     task = _task(document.get("task", {}), mistakes)
     training = _training(document.get("training", {}), mistakes)
     if "privacy" in document and training.setdefault("when_through", "mix") != "mix":
-        text = "with [privacy] a node trains no more rounds than its budget is for"
+        text = "with [privacy] a node trains no rounds beyond those that are planned"
         mistakes.add(text, "training.when_through", training["when_through"], "mix")
     gossip = GossipConfig(**read_table(document.get("gossip", {}), "gossip.", model.GOSSIP, mistakes))
     network = read_table(document.get("network", {}), "network.", model.NETWORK, mistakes)
@@ -134,6 +143,7 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
     if own and "admin" in head:
         allowed = "no [[edge]] where members may change, or no admin: gossip.compressor is for all edges"
         mistakes.add("cannot be combined with federation.admin", "edge", f"a list of {len(own)}", allowed)
+    privacy, hides = read_privacy(document.get("privacy"), mistakes)
     federation = FederationConfig(
         path=mistakes.file.absolute(),
         **head,
@@ -147,7 +157,8 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
         edge_weights={} if "admin" in head else weights,
         notices=_unused_weights(weights, head, gossip.rule),
         founders=tuple(member.key for member in members) if "admin" in head else (),
-        privacy=read_privacy(document.get("privacy"), mistakes),
+        privacy=privacy,
+        hides=hides,
         **network,
     )
     if federation.in_step_by and federation.training.closing != "mix":
@@ -343,8 +354,10 @@ ON_PUBLIC = 'no improvement of a metric of the test set, with privacy.test_set =
 
 
 def refuse_broken_promises(federation: FederationConfig, mistakes: Mistakes) -> None:
-    """Report what contradicts a federation's privacy promise; report nothing if there is none."""
+    """Report what contradicts a federation's privacy promise, or its hidden models; nothing if it has neither."""
     privacy = federation.privacy
+    if federation.hides is not None:
+        _refuse_seen(federation, federation.hides, mistakes)
     if privacy is None:
         return
     _refuse_unbounded(federation, privacy, mistakes)
@@ -384,17 +397,38 @@ def _refuse_unbounded(federation: FederationConfig, privacy: PrivacyConfig, mist
 def _refuse_unshared(federation: FederationConfig, privacy: PrivacyConfig, mistakes: Mistakes) -> None:
     """Report what a sum of all members cannot do, or too few members for one."""
     members, least = len(federation.present), privacy.least_of(len(federation.present))
+    _refuse_out_of_step(federation, privacy.colluders, "noise of each node's own: no privacy.noise", mistakes)
     if members < 3:
-        text = "too few nodes for shared noise: of the sum of two, each knows the other's part"
-        mistakes.add(text, "node", members, "3 or more, or noise of each node's own: no privacy.noise")
-    elif least > members:
+        return
+    if least > members:
         mistakes.add("more than there are members", "privacy.least", least, f"3 to {members}")
     elif privacy.colluders > least - 2:
         text = f"too many: a sum has as few as {least} members, of whom two must be honest"
         mistakes.add(text, "privacy.colluders", privacy.colluders, f"1 to {least - 2}, or a larger privacy.least")
-    training, quorum = federation.training, (len(federation.members) + privacy.colluders) // 2 + 1
+
+
+def _refuse_seen(federation: FederationConfig, hides: HideConfig, mistakes: Mistakes) -> None:
+    """Report what shows a node's model, or what hidden models cannot do."""
+    if federation.grows_trees:
+        text = "trees grow by secure sums anyway: no node sees more of another one"
+        mistakes.add(text, "privacy.hide", hides.hide, "no privacy.hide with trees; or model = linear or mlp")
+        return
+    _refuse_out_of_step(federation, hides.colluders, "no privacy.hide, by which nodes gossip", mistakes)
+    members = len(federation.present)
+    if 3 <= members < hides.colluders + 2:
+        text = f"too many: of the {members} members of a sum two must be honest"
+        mistakes.add(text, "privacy.colluders", hides.colluders, f"1 to {members - 2}, or more nodes")
+
+
+def _refuse_out_of_step(federation: FederationConfig, colluders: int, instead: str, mistakes: Mistakes) -> None:
+    """Report what cannot be where each round is one sum of all members; `instead` is another way than sums."""
+    training, kind, members = federation.training, federation.in_step_by, len(federation.present)
+    if members < 3:
+        text = f"too few nodes for {kind}: of the sum of two, each knows the other's part"
+        mistakes.add(text, "node", members, f"3 or more, or {instead}")
+    quorum = (len(federation.members) + colluders) // 2 + 1
     if members < quorum and federation.retired:
-        text = f"too few nodes for shared noise: {quorum} must sign each sum, as removed members count too"
+        text = f"too few nodes for {kind}: {quorum} must sign each sum, as removed members count too"
         mistakes.add(text, "node", members, f"{quorum} or more, or a federation without those that were removed")
     for key, spec in (
         ("training.time_s", training.time_s),
@@ -402,16 +436,18 @@ def _refuse_unshared(federation: FederationConfig, privacy: PrivacyConfig, mista
         ("training.schedule", training.schedule if parse_schedule(training.schedule).by_time else None),
     ):
         if spec is not None:
-            text = "cannot be combined with shared noise: all nodes go in step, by the number of rounds"
-            mistakes.add(text, key, spec, "training.rounds; or noise of each node's own: no privacy.noise")
+            text = f"cannot be combined with {kind}: all nodes go in step, by the number of rounds"
+            mistakes.add(text, key, spec, f"training.rounds; or {instead}")
+    methods = "plain" if federation.hides is None else "plain or prox"
+    is_allowed = federation.method.partition(":")[0] in methods.split(" or ")
     for key, value, usual in (
         ("gossip.rule", federation.gossip.rule, "mean"),
-        ("training.method", federation.method, "plain"),
+        ("training.method", methods if is_allowed else federation.method, methods),
         ("gossip.share", list(federation.gossip.share), ["*"]),
     ):
         if value != usual:
-            text = "cannot be combined with shared noise: a round is one sum, in which no node's part is seen alone"
-            mistakes.add(text, key, value, f"{usual}; or noise of each node's own: no privacy.noise")
+            text = f"cannot be combined with {kind}: a round is one sum, in which no node's part is seen alone"
+            mistakes.add(text, key, value, f"{usual}; or {instead}")
 
 
 def _refuse_tables(federation: FederationConfig, privacy: PrivacyConfig, mistakes: Mistakes) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from p2pfl.config import sections, tables
-from p2pfl.config.sections import NO_STATS, PrivacyConfig, StatsConfig, parse_schedule
+from p2pfl.config.sections import NO_STATS, HideConfig, PrivacyConfig, StatsConfig, parse_schedule
 from p2pfl.config.tables import CHANGED, NAMED, REQUIRED, Kinds, choice, flag, kinds_of, setting, text
 from p2pfl.core.settings import STALENESS, parse_staleness
 from p2pfl.specs import number, spelled, whole
@@ -244,6 +244,8 @@ class FederationConfig:
     """The URLs of relays that all members use; a node's own file may add more. Nodes may differ in this, too."""
     privacy: PrivacyConfig | None = None
     """The privacy promised to the people in the data; None if there is no promise."""
+    hides: HideConfig | None = None
+    """How sums hide the nodes' models, where nothing more is promised; `privacy` is None then."""
 
     @property
     def method(self) -> str:
@@ -260,6 +262,8 @@ class FederationConfig:
         """Return what makes all rounds secure sums, in step; empty if nodes gossip."""
         if self.privacy is not None and self.privacy.is_shared:
             return "shared noise"
+        if self.hides is not None:
+            return "hidden models"
         return "trees" if self.grows_trees else ""
 
     def compressor_of(self, i: int, j: int) -> str:

@@ -8,7 +8,8 @@ Stop: no improvement [of FIGURE] [by LEAST] in K rounds | after N s|min|h|d one,
 FIGURE is by default `loss`, the loss of the node's own local rounds; it may be `test_loss`, `accuracy` or another
 metric of the task on the common test set. `core.settings.Stop` applies the condition.
 
-`[privacy]` bounds what a node's messages reveal about its data; `learn.privacy` keeps the promise. `[stats]` says which
+`[privacy]` bounds what a node's messages reveal about its data (`learn.privacy` keeps the promise), or hides the nodes'
+models in sums without such a bound. `[stats]` says which
 questions about its table a node answers; by default it answers none.
 """
 
@@ -183,6 +184,10 @@ PRV, RDP = "prv", "rdp"
 PRIVATE, PUBLIC = "private", "public"
 SHARED = "shared"
 """The value of `noise` with which all nodes together add the noise of one trusted center."""
+MODELS = "models"
+"""The value of `hide` with which each round is a secure sum."""
+ADAM, MEAN, MOMENTUM = "adam", "mean", "momentum"
+BITS = (4, 8, 12, 16, 24)
 MOST_EPSILON = 1000.0
 MOST_NOISE = 1000.0
 MISSING_PART = 8
@@ -196,6 +201,20 @@ def _noise() -> Kind:
         return SHARED if value == SHARED else multiplier.read(value)
 
     return Kind(f'{multiplier.allowed}, or "{SHARED}"', read, multiplier.bounds)
+
+
+def _bits() -> Kind:
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value not in BITS:
+            raise ValueError
+        return value
+
+    return Kind(", ".join(map(str, BITS)), read)
+
+
+def _colluders() -> Any:
+    text = "shared noise, hidden models: as many members may work together against another one"
+    return setting(1, whole(1), text, counts=CHANGED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,9 +271,7 @@ class PrivacyConfig:
         counts=CHANGED,
     )
     """None: see `least_of`."""
-    colluders: int = setting(
-        1, whole(1), "shared noise: as many members may work together against another one", counts=CHANGED
-    )
+    colluders: int = _colluders()
 
     @property
     def is_shared(self) -> bool:
@@ -272,33 +289,94 @@ class PrivacyConfig:
         return self.least if self.least is not None else min(members, max(usual, self.colluders + 2, 3))
 
 
-PRIVACY: Mapping[str, Kind] = kinds_of(PrivacyConfig)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HideConfig:
+    """Each round is one secure sum of what all nodes have computed, without noise: nothing bounds what sums reveal."""
+
+    hide: str = setting(
+        MODELS,
+        tables.choice(MODELS),
+        "models: rounds are secure sums, so that no neighbor sees a node's model; without epsilon no noise is added",
+    )
+    bits: int = setting(8, _bits(), "hidden models: bits of each number of a node's change in a sum", counts=CHANGED)
+    colluders: int = _colluders()
+    outer: str = setting(
+        ADAM,
+        tables.choice(ADAM, MEAN, MOMENTUM),
+        "hidden models: the step that all nodes take by the mean of their changes",
+        counts=CHANGED,
+    )
+    """`adam` is FedAdam (Reddi et al. 2021, arXiv 2003.00295), `mean` the mean itself."""
+    outer_rate: float | None = setting(
+        None,
+        number(0, above=True),
+        "hidden models: the size of that step; without it `outer` decides",
+        counts=CHANGED,
+    )
+
+
+HIDE: Mapping[str, Kind] = kinds_of(HideConfig)
+PRIVACY: Mapping[str, Kind] = {**kinds_of(PrivacyConfig), **HIDE}
 OF_SHARED = ("rate", "least", "colluders")
-"""The keys that say something only with shared noise."""
+"""The keys that say something only with shared noise, of those beside a budget."""
+OF_HIDDEN = ("bits", "outer", "outer_rate")
+"""The keys that say something only with hidden models, without a budget."""
 
 
-def keys_of(privacy: PrivacyConfig) -> tuple[str, ...]:
+def keys_of(table: PrivacyConfig | HideConfig) -> tuple[str, ...]:
     """Return the keys that say something in this table."""
-    return tuple(key for key in PRIVACY if privacy.is_shared or key not in OF_SHARED)
+    has_own_noise = isinstance(table, PrivacyConfig) and not table.is_shared
+    return tuple(key for key in kinds_of(type(table)) if not (has_own_noise and key in OF_SHARED))
 
 
-def read_privacy(table: Any, mistakes: Mistakes) -> PrivacyConfig | None:
-    """Read the table `[privacy]`; return None if there is none, or if it has mistakes."""
+def read_privacy(table: Any, mistakes: Mistakes) -> tuple[PrivacyConfig | None, HideConfig | None]:
+    """Read the table `[privacy]`, which is one of the two. Both are None if there is no table, or mistakes in it.
+
+    Beside a budget with shared noise, in which rounds are sums anyway, `hide` says nothing new.
+    """
     if table is None:
-        return None
+        return None, None
     before = len(mistakes.errors)
     values = read_table(table, "privacy.", PRIVACY, mistakes)
+    if not isinstance(table, dict):
+        return None, None
+    given = table.keys()
+    hidden, bounded = "hide" in given, bool(given & {"epsilon", "noise"})
+    for key in OF_HIDDEN:
+        if key in values and not hidden:
+            mistakes.add("says something only with hidden models", f"privacy.{key}", values[key], f'hide = "{MODELS}"')
+        elif key in values and bounded:
+            text = "says something only without a budget"
+            mistakes.add(text, f"privacy.{key}", values[key], f'hide = "{MODELS}" without epsilon and noise')
+    if bounded or not (hidden or given & set(OF_HIDDEN)):
+        _check_budget(table, values, mistakes)
+    else:
+        for key in [key for key in values if hidden and key not in HIDE]:
+            allowed = f'epsilon and noise = "{SHARED}" beside it; or only {", ".join(HIDE)}'
+            mistakes.add("says something only with a budget (epsilon)", f"privacy.{key}", values[key], allowed)
+    if len(mistakes.errors) > before:
+        return None, None
+    if bounded:
+        return PrivacyConfig(**{key: value for key, value in values.items() if key != "hide"}), None
+    return None, HideConfig(**values)
+
+
+def _check_budget(table: dict[str, Any], values: Mapping[str, Any], mistakes: Mistakes) -> None:
+    """Report what is missing in a table that promises a budget, or cannot be there."""
     require(table, "privacy.", ("delta",), PRIVACY, mistakes)
-    shared = values.get("noise") == SHARED
-    if not shared:
+    shared, hidden = values.get("noise") == SHARED, "hide" in table
+    if hidden and not shared:
+        text = "with epsilon, hidden models need shared noise"
+        allowed = f'"{SHARED}"; or hide without epsilon and noise, or these without hide'
+        mistakes.add(text, "privacy.noise", values.get("noise"), allowed)
+    elif not shared:
         exclusive(table, "privacy.", "epsilon", "noise", mistakes)
-    if isinstance(table, dict) and ("epsilon" not in table if shared else not {"epsilon", "noise"} & table.keys()):
+    if "epsilon" not in table if shared else not {"epsilon", "noise"} & table.keys():
         allowed = f"epsilon, {PRIVACY['epsilon'].allowed}; or noise, from which it follows"
         mistakes.add("is missing", "privacy.epsilon", None, PRIVACY["epsilon"].allowed if shared else allowed)
-    for key in () if shared else OF_SHARED:
+    for key in () if shared or hidden else OF_SHARED:
         if key in values:
             mistakes.add("says something only with shared noise", f"privacy.{key}", values[key], f'noise = "{SHARED}"')
-    return None if len(mistakes.errors) > before else PrivacyConfig(**values)
 
 
 EVERYBODY = "*"

@@ -64,12 +64,13 @@ def federation_text(
     relays: Sequence[str] = (),
     task_keys: str = "",
     training: Mapping[str, Any] | None = None,
+    hides: bool = False,
 ) -> str:
     """Return the text of a federation file. Arguments must already be valid: only the rule, which may name a file, is
     escaped. `task_keys` are additional lines for `[task]`, `training` has keys that differ from the defaults.
 
     `admin` is the public key of the person who may change the members while nodes run; with `discovery` nodes find
-    each other on the LAN, with `relays` they meet there.
+    each other on the LAN, with `relays` they meet there; if it `hides`, each round is a secure sum.
     """
     signs = "" if admin is None else _ADMIN.format(key=admin)
     head = _HEAD.format(name=name, topology=topology, task=task, seed=seed, admin=signs, keys=task_keys)
@@ -77,7 +78,8 @@ def federation_text(
         line="discovery = true" if discovery else "# discovery = false",
         relays=f"relays = {toml_value(relays)}" if relays else "# relays = []",
     )
-    return _aligned(head + _tuning(rule, training or {}) + network) + _members(members)
+    tuning = _tuning(rule, training or {}, hides=hides) + (_HIDDEN if hides else "")
+    return _aligned(head + tuning + network) + _members(members)
 
 
 def node_text(
@@ -120,7 +122,7 @@ def _aligned(text: str) -> str:
     return "\n".join(lines)
 
 
-def _tuning(rule: str, given: Mapping[str, Any]) -> str:
+def _tuning(rule: str, given: Mapping[str, Any], *, hides: bool) -> str:
     from p2pfl.aggregate import liars_of  # noqa: PLC0415 - `p2pfl new --help` stays instant
 
     given = {**beside(rule, given.get("optimizer", "sgd")), **given}
@@ -128,7 +130,8 @@ def _tuning(rule: str, given: Mapping[str, Any]) -> str:
     gossip |= {"share": _GOSSIP.share[0], "rule": json.dumps(rule), "protects": _protects(liars_of(rule))}
     gossip["vitals"] = json.dumps(_GOSSIP.vitals)
     training = {key: given.get(key, getattr(_TRAINING, key)) for key in TrainingConfig.__slots__}
-    training["method"] = given.get("method", usual_method(rule))
+    training["method"] = given.get("method", "plain" if hides else usual_method(rule))
+    training["when_through"] = "mix" if hides else training["when_through"]
     training["keep_optimizer"] = json.dumps(_TRAINING.keep_optimizer)
     text = _TUNING.format(**training, **gossip)
     for key in given:
@@ -223,6 +226,19 @@ rule = {rule}  # {protects}
 #   delta = 1e-5
 #   clip = 1.0
 #   test_set = "private"
+# Or each round is a secure sum, without noise: no neighbor sees a node's model, but nothing bounds what sums reveal.
+#   [privacy]
+#   hide = "models"
+#   colluders = 1
+
+"""
+
+_HIDDEN = """\
+[privacy]
+hide = "models"
+# bits = 8
+# colluders = 1
+# outer = "adam"
 
 """
 

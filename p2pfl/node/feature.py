@@ -312,7 +312,9 @@ def transport_by(features: Iterable[Feature], setup: Setup, usual: MakeTransport
 
 
 def algorithm_of(features: Iterable[Feature], setup: Setup, state: NodeState) -> Algorithm | None:
-    """Return the algorithm that replaces gossip, if a feature provides one. Raises UserError if two features do."""
+    """Return the algorithm that replaces gossip, if a feature provides one. Raises UserError if two features do, or if
+    none hides the models that a neighbor must not see.
+    """
     algorithms = {}
     for feature in features:
         with failure_named(feature, "algorithm"):
@@ -321,6 +323,9 @@ def algorithm_of(features: Iterable[Feature], setup: Setup, state: NodeState) ->
             algorithms[feature.name] = brought
     if len(algorithms) > 1:
         raise UserError(f"{' and '.join(algorithms)} each provide a course", allowed="one of them")
+    if setup.federation.hides is not None and not algorithms:
+        text, allowed = "the learner of this task has no part in sums", "a torch task, or no privacy.hide"
+        raise UserError(text, file=setup.federation.path, key="privacy.hide", value="models", allowed=allowed)
     return next(iter(algorithms.values()), None)
 
 

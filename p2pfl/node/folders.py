@@ -59,8 +59,8 @@ def save(federation: FederationConfig, folder: Path, *, compute: Mapping[str, Co
         task = {"name": _own_code("task", federation.task.name, beside, staging), **federation.task.options}
         tables = [_table("[federation]", head), _table("[task]", task)]
         tables += [_table("[training]", training), _table("[gossip]", gossip)]
-        if federation.privacy is not None:
-            options = {name: getattr(federation.privacy, name) for name in keys_of(federation.privacy)}
+        if (privacy := federation.privacy or federation.hides) is not None:
+            options = {name: getattr(privacy, name) for name in keys_of(privacy)}
             tables.append(_table("[privacy]", {key: value for key, value in options.items() if value is not None}))
         tables += [_table("[[node]]", {"name": m.name, "key": m.key, "address": m.address}) for m in members]
         edges = federation.edge_compressors.items()

@@ -105,12 +105,13 @@ def configuration(federation: FederationConfig) -> dict[str, Any]:
     """Return the contents of a federation file without keys and addresses. `edge_compressors` has rows [i, j,
     compressor], and `edge_weights`, if the graph has weights, rows [i, j, weight].
     """
+    privacy = federation.privacy or federation.hides
     return {
         "federation": federation.name,
         "task": {"name": federation.task.name, "options": federation.task.options},
         "training": dataclasses.asdict(federation.training),
         "gossip": dataclasses.asdict(federation.gossip),
-        **({} if federation.privacy is None else {"privacy": dataclasses.asdict(federation.privacy)}),
+        **({} if privacy is None else {"privacy": dataclasses.asdict(privacy)}),
         "edges": [list(edge) for edge in federation.edges],
         "schedule": [[list(edge) for edge in edges] for edges in federation.schedule],
         "edge_compressors": [[*edge, spec] for edge, spec in federation.edge_compressors.items()],

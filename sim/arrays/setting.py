@@ -237,6 +237,7 @@ def _refused(federation: FederationConfig, world: WorldSpec, clock: str) -> list
         "links.drop": links.drop,
         "links.duplication": links.duplication,
         "privacy": federation.privacy,
+        "privacy.hide": federation.hides,
         "training.time_s": training.time_s,
         "training.stop": training.stop,
         "training.keep_optimizer": training.keep_optimizer,

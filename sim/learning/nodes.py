@@ -258,6 +258,9 @@ def refuse_sums(federation: FederationConfig, text: str, instead: str = "") -> N
     if federation.in_step_by == "trees":
         allowed = instead or "real nodes (p2pfl launch, Federation.run); or model = linear or mlp"
         raise UserError(text, file=federation.path, key="task.model", value="trees", allowed=allowed)
+    if federation.hides is not None:
+        allowed = instead or "real nodes (p2pfl launch, Federation.run); or no privacy.hide, by which nodes gossip"
+        raise UserError(text, file=federation.path, key="privacy.hide", value=federation.hides.hide, allowed=allowed)
     if federation.in_step_by:
         allowed = instead or "real nodes (p2pfl launch, Federation.run); or noise of each node's own: no privacy.noise"
         raise UserError(text, file=federation.path, key="privacy.noise", value=SHARED, allowed=allowed)

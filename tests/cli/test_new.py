@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
+from dataclasses import replace
 
 import pytest
 
-from p2pfl.config import load_config, load_node, node_file
+from p2pfl.config import HideConfig, load_config, load_node, node_file
 from p2pfl.crypto.identity import Identity
 
 
@@ -45,6 +47,17 @@ def test_the_built_in_task_needs_no_file(p2pfl, tmp_path):
     assert not (tmp_path / "other" / "task.py").exists()
     federation = load_config(tmp_path / "other")
     assert (federation.task.name, federation.name) == ("digits", "other")
+
+
+@pytest.mark.parametrize("options", [(), ("--task", "digits", "--admin")])
+def test_models_are_hidden_by_a_word_and_what_is_shown_as_a_default_is_one(p2pfl, tmp_path, options):
+    assert p2pfl("new", "ward", "--hide-models", *options).code == 0
+    file = tmp_path / "ward" / "federation.toml"
+    before = load_config(file)
+    assert (before.in_step_by, before.hides, before.gossip.rule) == ("hidden models", HideConfig(), "mean")
+    file.write_text(re.sub(r"(?m)^# (?=[a-z_]+ = )", "", file.read_text(encoding="utf-8")), encoding="utf-8")
+    assert load_config(file).hides == before.hides
+    assert load_config(file).training == replace(before.training, method="plain")
 
 
 def test_a_graph_file_is_copied(p2pfl, tmp_path):
@@ -100,6 +113,8 @@ def test_an_empty_folder_is_filled(p2pfl, tmp_path):
         (["--topology", "one-peer-exponential", "--nodes", "8"], 2, "an undirected schedule: base"),
         (["--base-port", "65534"], 2, "--base-port"),
         (["--task", "mine"], 2, "'own', 'digits'"),
+        (["--hide-models", "--rule", "median"], 2, "mean with --hide-models"),
+        (["--hide-models", "--nodes", "2", "--topology", "path"], 2, "3 or more with --hide-models"),
     ],
 )
 def test_a_mistake_leaves_nothing(p2pfl, tmp_path, options, code, text):

@@ -6,9 +6,19 @@ import dataclasses
 
 import pytest
 
-from p2pfl.config import ALWAYS, GossipConfig, PrivacyConfig, TrainingConfig, counting, federation_id, keys, load_config
+from p2pfl.config import (
+    ALWAYS,
+    GossipConfig,
+    HideConfig,
+    PrivacyConfig,
+    TrainingConfig,
+    counting,
+    federation_id,
+    keys,
+    load_config,
+)
 
-SECTIONS = {"training": TrainingConfig, "gossip": GossipConfig, "privacy": PrivacyConfig}
+SECTIONS = {"training": TrainingConfig, "gossip": GossipConfig, "privacy": PrivacyConfig, "hides": HideConfig}
 NONE_THERE = dataclasses.MISSING
 DEFAULTS = {
     "training": {
@@ -59,6 +69,7 @@ DEFAULTS = {
         "least": None,
         "colluders": 1,
     },
+    "hides": {"hide": "models", "bits": 8, "colluders": 1, "outer": "adam", "outer_rate": None},
 }
 """Of this file a row is added for a new key; none is ever changed."""
 
@@ -69,6 +80,7 @@ def test_every_default_is_what_it_was(section):
 
 
 LATER = {"schedule", "keep_optimizer", "stop", "share_frozen", "rate", "least", "colluders", "closing", "logit_adjust"}
+LATER |= {"bits", "outer", "outer_rate"}
 """Keys that came after the first version. A new key is added here, and declares when it counts; none ever leaves."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import p2pfl
-from p2pfl.config import OF_SHARED, PRIVACY, PrivacyConfig, federation_id, federation_mistakes, keys, load_config
+from p2pfl.config import OF_SHARED, PrivacyConfig, federation_id, federation_mistakes, keys, load_config
 from p2pfl.config.charter import sections
 from p2pfl.crypto.session import MAX_SECTIONS
 from p2pfl.errors import UserError
@@ -35,7 +35,8 @@ def test_a_short_table_and_one_with_the_defaults_written_out_are_the_same(with_p
 def test_the_table_is_a_section_of_its_own_and_counts_by_key(with_privacy, valid_text, write):
     bare, told = load_config(write(valid_text)), load_config(with_privacy())
     assert [name for name, _ in sections(told)] == [*(name for name, _ in sections(bare)), "privacy"]
-    founding = {f"privacy.{key}" for key in PRIVACY if key not in OF_SHARED}  # later keys count if they are given
+    # later keys count if they are given
+    founding = {f"privacy.{key}" for key in PrivacyConfig.__slots__ if key not in OF_SHARED}
     assert {name for name, _ in keys(told)} - {name for name, _ in keys(bare)} == founding
     other = load_config(with_privacy(TABLE.replace("8.0", "3")))
     before, after = dict(keys(told)), dict(keys(other))

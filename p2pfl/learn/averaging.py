@@ -198,9 +198,13 @@ class AveragedRounds(AlikeRounds):
         total = total.astype(np.uint64)
         most = members * MOST_TIMES * self.mean_rows
         head = total.size == self.entries and 0 < int(total[0]) <= most and int(total[1]) <= members
-        return head and check_of(total[:HEAD]) == total[-1] and all(
-            check_of(words) == check and not self.packing.exceeds(words, tile.stop - tile.start, members)
-            for tile, words, check in self._words(total)
+        return (
+            head
+            and check_of(total[:HEAD]) == total[-1]
+            and all(
+                check_of(words) == check and not self.packing.exceeds(words, tile.stop - tile.start, members)
+                for tile, words, check in self._words(total)
+            )
         )
 
     def next_model(self, start: Vector, total: Words, members: int, round_index: int) -> Vector:

@@ -189,7 +189,7 @@ def load_learner(
     def secret(purpose: str) -> bytes:
         return (identity or Identity.load(node.key_file)).secret_for(f"{federation.name} {purpose}")
 
-    return make_learner(
+    learner = make_learner(
         with_agreed(federation.task, node.state_dir),
         federation.training,
         seed=federation.seed,
@@ -206,6 +206,12 @@ def load_learner(
         secret=None if passing and federation.privacy is None else secret,
         counted=counted,
     )
+    if federation.hides is None:
+        return learner
+    from p2pfl.learn.averaging import AveragedLearner  # noqa: PLC0415 - few federations hide their models
+
+    members, index = len(federation.members), federation.member(node.name).index
+    return AveragedLearner(learner, federation.hides, members=members, seed=federation.seed, node=index)
 
 
 def binding(setup: Setup) -> FederationBinding:

@@ -24,14 +24,16 @@ from p2pfl.core.settings import Phase
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.sums.arithmetic import MOST_ENTRIES, WholeNumbers
-from p2pfl.features.sums.messages import Refused
+from p2pfl.features.sums.messages import Refused, quorum
 from p2pfl.features.sums.rounds import AlikeState, RoundsInStep, SummedRounds, bytes_each
+from p2pfl.features.sums.sessions import groups_of
 from p2pfl.features.sums.standings import Place
 from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.interface import Learner, LocalRound, Vector
 from p2pfl.learn.privacy.plan import planned_rounds
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
+from p2pfl.specs import short
 from p2pfl.storage.disk import replace_file
 
 if TYPE_CHECKING:
@@ -105,7 +107,7 @@ class SharedNoiseCheck(Check):
         )
         names = "; ".join(", ".join(inspected.federation.members[m].name for m in sorted(group)) for group in groups)
         brief["differences"] = (
-            f"two sums differ by whole groups ({short(names, MOST_SHOWN)}), and their difference still tells which "
+            f"two sums differ by whole groups ({short(names)}), and their difference still tells which "
             'labels a group has: only noise ends that (epsilon, noise = "shared")'
         )
         needed = quorum(len(inspected.federation.members), hides.colluders)

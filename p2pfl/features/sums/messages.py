@@ -9,7 +9,7 @@ members have in common, and the effects: what the caller is to do, in this order
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, TypeAlias
@@ -112,6 +112,12 @@ class Wave(InSetup, frozen=True, kw_only=True, tag=6):
     terms: Digest
 
 
+class GroupWave(Wave, frozen=True, kw_only=True, tag=11):
+    """A wave of sums that differ by whole groups: asks for the masked vectors of these members only."""
+
+    members: Bits
+
+
 class MemberList(InSetup, frozen=True, kw_only=True, tag=7):
     """Proposes who is in a sum of these terms, with the digest of the sum of their masked vectors; or the roster."""
 
@@ -146,7 +152,7 @@ class Reveal(InSetup, frozen=True, kw_only=True, tag=10):
 Statement: TypeAlias = Keys | SetupOpening | InSetup
 encode_statement = Encoder().encode
 decode_statement: Callable[[bytes], Statement] = Decoder(
-    Keys | SetupOpening | Parcel | Ack | VectorReady | Wave | MemberList | SlotVote | SlotQuit | Reveal
+    Keys | SetupOpening | Parcel | Ack | VectorReady | Wave | GroupWave | MemberList | SlotVote | SlotQuit | Reveal
 ).decode
 
 
@@ -250,6 +256,8 @@ class SumSettings:
     least: int = 3
     sums: int = 64
     """The sums that one set-up serves."""
+    groups: tuple[frozenset[int], ...] = ()
+    """With groups, a sum is of whole ones only: so no two sums differ by fewer members."""
 
     def __post_init__(self) -> None:
         count, t = len(self.members), self.colluders
@@ -270,6 +278,12 @@ class SumSettings:
     @property
     def quorum(self) -> int:
         return quorum(self.count, self.colluders)
+
+    def whole(self, members: Collection[int]) -> frozenset[int]:
+        """Return the members whose groups are among these as a whole; without groups, all of these."""
+        if not self.groups:
+            return frozenset(members)
+        return frozenset().union(*(group for group in self.groups if group <= set(members)))
 
     @property
     def threshold(self) -> int:
@@ -295,6 +309,7 @@ class SumSettings:
     def domain(self) -> bytes:
         """The text that each signature covers: nothing signed here counts elsewhere, or under other settings."""
         numbers = f"{self.count} {self.colluders} {self.least} {self.sums}"
+        numbers += "".join(f" {','.join(map(str, sorted(group)))}" for group in self.groups)
         return (
             b"p2pfl secure sums 1\0" + len(self.federation).to_bytes(4, "little") + self.federation + numbers.encode()
         )

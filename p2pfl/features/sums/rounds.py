@@ -352,7 +352,7 @@ class RoundsInStep(Attached):
     """The members that must be there before the first sum."""
 
     def __init__(
-        self, node: NodeView, algorithm: SummedRounds, alike: AlikeState, *, colluders: int, **numbers: int
+        self, node: NodeView, algorithm: SummedRounds, alike: AlikeState, *, colluders: int, **numbers: Any
     ) -> None:
         """`numbers` are further ones of `SumSettings`."""
         self._node, self.algorithm = node, algorithm

@@ -12,7 +12,9 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from p2pfl.config.charter import federation_id
 from p2pfl.config.model import FederationConfig, NodeConfig
@@ -145,7 +147,17 @@ def _check(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=CHECK_BYTES, person=b"p2pfl-sums-kept").digest()
 
 
-def settings_of(federation: FederationConfig, index: int, *, life: int = 1, **numbers: int) -> SumSettings:
+def groups_of(federation: FederationConfig) -> tuple[frozenset[int], ...]:
+    """Return the groups of which sums are, where models are hidden: of colluders + 2 members or a few more, by index."""
+    if federation.hides is None:
+        return ()
+    present = [member.index for member in federation.present]
+    count = max(1, len(present) // (federation.hides.colluders + 2))
+    bounds = [len(present) * number // count for number in range(count + 1)]
+    return tuple(frozenset(present[start:end]) for start, end in pairwise(bounds))
+
+
+def settings_of(federation: FederationConfig, index: int, *, life: int = 1, **numbers: Any) -> SumSettings:
     """Return the settings of a member's sums; by default they are of its first life."""
     keys = tuple(member.key for member in federation.members)
     return SumSettings(federation=federation_id(federation), members=keys, index=index, life=life, **numbers)

@@ -174,6 +174,8 @@ class SumSetup:
             return "a member who is not on the roster"
         if len(left) < settings.least:
             return f"{len(left)} members are fewer than {settings.least}"
+        if settings.whole(left) != left:
+            return "a part of a group"
         if any(len(left.intersection(self.partners[member])) < settings.threshold for member in self.roster):
             return "too few are left who hold shares"
         if not withstands(self.circle, self.reach, left, settings.colluders):

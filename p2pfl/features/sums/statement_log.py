@@ -28,6 +28,7 @@ from p2pfl.features.sums.messages import (
     SEAL_BYTES,
     Ack,
     Effects,
+    GroupWave,
     Have,
     HeldUp,
     InSetup,
@@ -45,6 +46,7 @@ from p2pfl.features.sums.messages import (
     decode_statement,
     encode_statement,
     id_of,
+    members_of,
 )
 
 MOST_STRIKES = 3
@@ -110,6 +112,9 @@ def is_sound(author: int, statement: Statement, settings: SumSettings) -> bool:
     match statement:
         case Keys():
             return statement.fit(settings.sums)
+        case Wave() if settings.groups or isinstance(statement, GroupWave):
+            asked = frozenset(members_of(statement.members)) if isinstance(statement, GroupWave) else frozenset()
+            return bool(asked) and bool(settings.groups) and settings.whole(asked) == asked
         case SetupOpening():
             named = statement.named()
             few = max(settings.quorum, settings.least)

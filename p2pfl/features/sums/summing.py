@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import comb
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from p2pfl.features.sums.arithmetic import MOST_TRIES, WORD_BYTES, Words
 from p2pfl.features.sums.messages import (
     BranchPart,
     Effects,
+    GroupWave,
     Keep,
     MemberList,
     Poll,
@@ -79,7 +80,9 @@ class Branch:
         """All parts and one's own vector, added; without a part that overlaps with others or has another length."""
         members: frozenset[int] = frozenset()
         total: Words = np.zeros(0, "<u8")
-        if own is not None and self.taken.wave.terms == own[1]:
+        wave = self.taken.wave
+        is_asked = own is not None and (not isinstance(wave, GroupWave) or own[0] in members_of(wave.members))
+        if own is not None and is_asked and wave.terms == own[1]:
             members, total = frozenset({own[0]}), own[2].copy()
         for _, (others, vector) in sorted(self.parts.items()):
             if not others or members & others or (members and vector.size != total.size):
@@ -271,6 +274,8 @@ class Sum:
         self._index = setup.settings.index
         self._clock = _Clock(began=now)
         self._last: frozenset[int] = frozenset()
+        self._lost: frozenset[int] = frozenset()
+        """The members, with groups, whose parts an own wave has not brought."""
         self._flaws: dict[bytes, str] = {}
         """Why this member does not sign a list, by the list's id; empty: nothing is wrong."""
         self._flaw = ""
@@ -396,7 +401,13 @@ class Sum:
         most = MOST_TURNS * self.setup.settings.count  # a larger one is a liar's
         epochs = (taken.wave.epoch for taken in self._tally.waves.values())
         epoch = max((epoch for epoch in epochs if epoch <= most), default=-1) + 1
-        return Wave(setup=self.setup.id, number=self.number, epoch=epoch, terms=asked.terms)
+        name: dict[str, Any] = {"setup": self.setup.id, "number": self.number, "epoch": epoch, "terms": asked.terms}
+        return GroupWave(**name, members=bits_of(self._due)) if self.setup.settings.groups else Wave(**name)
+
+    @property
+    def _due(self) -> frozenset[int]:
+        """The members whose parts a wave asks for: those who are ready; with groups, those of whole ones."""
+        return self.setup.settings.whole(frozenset(self._alike) - self._lost)
 
     def _propose(
         self, asked: SumRequest, members: frozenset[int], total: Words, slow: frozenset[int], ready: frozenset[int]
@@ -405,7 +416,13 @@ class Sum:
         del self._tree.gathered[self.key]
         if self._index in self._tally.authors.values():
             return
-        missed = ready - members
+        whole = self.setup.settings.whole(members)
+        if whole != members:
+            self._lost |= self.setup.settings.whole(ready - self._lost) - members
+            if self._own_waves() < MOST_TURNS and self._due:
+                yield self._wave(asked)
+            return
+        missed = self.setup.settings.whole(ready - self._lost) - members
         is_held = len(missed) == 1 and missed <= slow
         if is_held:
             self._blame.strike(min(missed), "it has said for too long that it waits for parts of a wave")

@@ -82,9 +82,9 @@ class AlikeRounds:
         """Return the state after so many rounds, the same bytes at all nodes."""
         arrays = [self.common.get(name, np.zeros(0)) for name in self.sizes]
         head = np.array([rounds, self.rows or 0, *(array.size for array in arrays)], "<i8")
-        return b"".join([
-            head.tobytes(), model.astype("<f4").tobytes(), *(array.astype(self.dtype).tobytes() for array in arrays)
-        ])
+        return b"".join(
+            [head.tobytes(), model.astype("<f4").tobytes(), *(array.astype(self.dtype).tobytes() for array in arrays)]
+        )
 
     def unpack(self, state: bytes, size: int) -> tuple[int, Vector, Callable[[], None]]:
         """Return the rounds and the model (size,) of a packed state, and what adopts the rest of it.

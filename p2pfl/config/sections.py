@@ -314,6 +314,10 @@ class HideConfig:
         counts=CHANGED,
     )
 
+    def least_of(self, members: int) -> int:  # noqa: ARG002 - as with a budget
+        """Return the fewest of so many members whose sum may be revealed."""
+        return self.colluders + 2
+
 
 HIDE: Mapping[str, Kind] = kinds_of(HideConfig)
 PRIVACY: Mapping[str, Kind] = {**kinds_of(PrivacyConfig), **HIDE}

@@ -1,4 +1,4 @@
-"""Rounds in which nobody sees a node's model: each gives its change of a local round, and all take one step by their sum.
+"""Rounds in which nobody sees a node's model: each gives its change of a local round, and all take a step by their sum.
 
 A part is the change times the node's rows, rotated at random (`compress.rotation`), clipped, and rounded at random to
 `bits` bits. These numbers lie side by side in words of 64 bits, each with room for the sum of all members: adding words
@@ -59,10 +59,11 @@ class Packing:
     @property
     def entries(self) -> int:
         """The words of one part: head, packed numbers, and a check for each tile."""
-        return HEAD + sum(self.words(part) + 1 for part in self.tiles()) + 1
+        return HEAD + 1 + sum(self.words(tile) + 1 for tile in self.tiles())
 
-    def words(self, part: slice) -> int:
-        return -(-(part.stop - part.start) // self.lanes)
+    def words(self, tile: slice) -> int:
+        size: int = tile.stop - tile.start
+        return -(-size // self.lanes)
 
     def tiles(self) -> Iterator[slice]:
         for start in range(0, self.size, TILE):
@@ -94,7 +95,7 @@ class Packing:
 def check_of(words: Words) -> np.uint64:
     """Return a word that adds up as the words do, and that others than theirs have with a chance of 2^-63 only."""
     factors = (np.arange(words.size, dtype=np.uint64) * np.uint64(2) + np.uint64(1)) * ODD
-    return (words * factors).sum(dtype=np.uint64)
+    return np.uint64((words * factors).sum(dtype=np.uint64))
 
 
 OUTER_RATE = {"adam": 0.05, "mean": 1.0, "momentum": 1.0}
@@ -120,6 +121,7 @@ class AveragedRounds(AlikeRounds):
     prefix = AVERAGED
     dtype = "<f4"
     counts_rows = True
+    delta = 0.0
 
     def __init__(self, hides: HideConfig, *, size: int, members: int, seed: int, node: int) -> None:
         self.hides, self.size, self.members = hides, size, members

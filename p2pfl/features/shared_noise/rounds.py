@@ -37,28 +37,28 @@ from p2pfl.specs import short
 from p2pfl.storage.disk import replace_file
 
 if TYPE_CHECKING:
-    from p2pfl.learn.averaging import AveragedRounds, Words
-    from p2pfl.learn.privacy.rounds import SharedRounds
+    from p2pfl.learn.privacy.rounds import AlikeRounds, Words
 
 notice = logging.getLogger("p2pfl.notice")
 
 
-def shared_by(learner: Learner) -> SharedRounds | AveragedRounds | None:
+def shared_by(learner: Learner) -> AlikeRounds | None:
     """Return a learner's rounds with shared noise or of hidden models, or None if it has no such rounds."""
     if (averaged := vars(learner).get("averaged")) is not None:
-        return cast("AveragedRounds", averaged)
+        return cast("AlikeRounds", averaged)
     from p2pfl.learn.privacy import rounds  # noqa: PLC0415 - torch: who checks files has no learner
 
     return rounds.shared_by(learner)
 
 
-def too_large(federation: FederationConfig, shared: SharedRounds | AveragedRounds | None) -> UserError | None:
+def too_large(federation: FederationConfig, shared: AlikeRounds | None) -> UserError | None:
     """Return the mistake of a model that does not fit in a sum, None if it does."""
     if shared is None or shared.entries <= MOST_ENTRIES:
         return None
-    text = f"the model is too large for {federation.in_step_by}: {shared.entries:,} words of 64 bits"
-    numbers = MOST_ENTRIES if federation.hides is None else MOST_ENTRIES * shared.size // shared.entries
-    return UserError(text, file=federation.path, key="task.name", allowed=f"about {numbers:,} trained numbers")
+    text, allowed = f"the model is too large for {federation.in_step_by}", f"at most {MOST_ENTRIES:,} trained numbers"
+    if federation.hides is not None:
+        allowed = f"at most {MOST_ENTRIES:,} words of 64 bits: a smaller model, adapters, or fewer privacy.bits"
+    return UserError(text, file=federation.path, key="task.name", value=f"{shared.entries:,}", allowed=allowed)
 
 
 def delta_exceeds(delta: float, rows: int) -> str:
@@ -122,7 +122,7 @@ ROWS_FILE = "rows-of-all.json"
 class NoiseState(AlikeState):
     """`size` is that of the model."""
 
-    def __init__(self, shared: SharedRounds | AveragedRounds, folder: Path, size: int) -> None:
+    def __init__(self, shared: AlikeRounds, folder: Path, size: int) -> None:
         self._shared, self._file, self._size = shared, folder / ROWS_FILE, size
         self.most_bytes = shared.packed_bytes + 4 * size
 
@@ -176,13 +176,13 @@ class PaidPart:
 class SumRounds(RoundsInStep):
     """The rounds of one node."""
 
-    def __init__(self, node: NodeView, algorithm: SummedRounds, shared: SharedRounds | AveragedRounds) -> None:
+    def __init__(self, node: NodeView, algorithm: SummedRounds, shared: AlikeRounds) -> None:
         setup = node.setup()
         federation, promise = setup.federation, setup.federation.privacy or setup.federation.hides
         assert promise is not None  # noqa: S101 - the learner would have no such rounds
         self.shared = shared
         self._groups = groups_of(federation)
-        self.least = promise.colluders + 2 if promise is federation.hides else promise.least_of(len(federation.present))
+        self.least = promise.least_of(len(federation.present))
         self._alike = NoiseState(shared, setup.node.state_dir, setup.learner.size)
         super().__init__(
             node, algorithm, self._alike, colluders=promise.colluders, least=self.least, groups=self._groups
@@ -227,9 +227,8 @@ class SumRounds(RoundsInStep):
             self.shared.rows = rows
             self._alike.write_rows()
             notice.info("%d nodes have %d rows together", len(done.members), rows)
-            delta = 0.0 if self._groups else self.shared.plan.delta
-            if delta * rows > 1.0:
-                notice.warning("%s", delta_exceeds(delta, rows))
+            if self.shared.delta * rows > 1.0:
+                notice.warning("%s", delta_exceeds(self.shared.delta, rows))
             await self.state.tell()
 
     async def _round(self) -> None:

@@ -148,7 +148,7 @@ def _check(content: bytes) -> bytes:
 
 
 def groups_of(federation: FederationConfig) -> tuple[frozenset[int], ...]:
-    """Return the groups of which sums are, where models are hidden: of colluders + 2 members or a few more, by index."""
+    """Return the groups of which sums are where models are hidden: of colluders + 2 members or a few more, by index."""
     if federation.hides is None:
         return ()
     present = [member.index for member in federation.present]

@@ -54,10 +54,28 @@ class AlikeRounds:
     rows: int | None = None
     """The rows of all nodes together; None until their sum is known, or where none is needed."""
     part: NDArray[Any] | None = None
+    """This node's part of the present round's sum, (entries,)."""
     common: dict[str, NDArray[Any]]
+    entries: int
+    counts_rows: bool
+    """True if a step is divided by the rows of all nodes, which must be known first."""
+    delta: float
+    """The chance that a budget does not hold, 0 without one."""
 
     @property
     def sizes(self) -> dict[str, int]:
+        raise NotImplementedError
+
+    def fits(self, rows: int) -> bool:
+        """Return True if a sum over so many rows surely fits in words."""
+        raise NotImplementedError
+
+    def is_possible(self, total: Words, members: int) -> bool:
+        """Return False if no right parts of so many members have this sum (entries,) modulo 2^64."""
+        raise NotImplementedError
+
+    def next_model(self, start: Vector, total: Words, members: int, round_index: int) -> Vector:
+        """Return the model (d,) after the sum (entries,) of the parts of so many members, and replace `common`."""
         raise NotImplementedError
 
     def kept(self) -> dict[str, NDArray[np.generic]]:
@@ -123,8 +141,9 @@ class SharedRounds(AlikeRounds):
     def __init__(self, plan: Plan, samples: int, places: Sequence[slice]) -> None:
         """Prepare the rounds. Raises UserError: a sum of such parts might not fit."""
         self.plan = plan
+        self.counts_rows, self.delta = plan.unit == RECORD, plan.delta
         self.places = tuple(places)
-        self.entries: int = sum(place.stop - place.start for place in places)
+        self.entries = sum(place.stop - place.start for place in places)
         self.common: dict[str, NDArray[np.float64]] = {}
         if not self.fits(samples):
             text = f"{samples:,} rows times the clip are {self._most_steps(samples, 1):.3g} steps of the noise's grid"
@@ -143,11 +162,6 @@ class SharedRounds(AlikeRounds):
     def step(self) -> float:
         """The distance between the grid's points, the same at all nodes."""
         return Grid.step_of(noise=self.plan.noise * self.plan.share, clip=self.plan.clip)
-
-    @property
-    def counts_rows(self) -> bool:
-        """True if a step is divided by the rows of all nodes, which must be known first."""
-        return self.plan.unit == RECORD
 
     def give_change(self, start: Vector, ended: Vector, draws: Draws) -> None:
         """Make this node's part from a round's change (d,), clipped; one that is not finite counts as zero."""

@@ -24,7 +24,7 @@ from p2pfl.core.settings import Phase
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.sums.arithmetic import MOST_ENTRIES, WholeNumbers
-from p2pfl.features.sums.messages import Refused, quorum
+from p2pfl.features.sums.messages import Refused, SumDone, quorum
 from p2pfl.features.sums.rounds import AlikeState, RoundsInStep, SummedRounds, bytes_each
 from p2pfl.features.sums.sessions import groups_of
 from p2pfl.features.sums.standings import Place
@@ -53,11 +53,12 @@ def shared_by(learner: Learner) -> AlikeRounds | None:
 
 def too_large(federation: FederationConfig, shared: AlikeRounds | None) -> UserError | None:
     """Return the mistake of a model that does not fit in a sum, None if it does."""
-    if shared is None or shared.entries <= MOST_ENTRIES:
+    most = MOST_ENTRIES * (1 if federation.hides is None else MOST_SLICES)
+    if shared is None or shared.entries <= most:
         return None
-    text, allowed = f"the model is too large for {federation.in_step_by}", f"at most {MOST_ENTRIES:,} trained numbers"
+    text, allowed = f"the model is too large for {federation.in_step_by}", f"at most {most:,} trained numbers"
     if federation.hides is not None:
-        allowed = f"at most {MOST_ENTRIES:,} words of 64 bits: a smaller model, adapters, or fewer privacy.bits"
+        allowed = f"at most {most:,} words of 64 bits: a smaller model, adapters, or fewer privacy.bits"
     return UserError(text, file=federation.path, key="task.name", value=f"{shared.entries:,}", allowed=allowed)
 
 
@@ -159,6 +160,8 @@ class NoiseState(AlikeState):
         return rounds, model, adopt_all
 
 
+MOST_SLICES = 8
+"""A round of a large model is so many sums at most, one after the other, of the same members."""
 MOST_ROWS = 2**40
 """The most rows of one node."""
 
@@ -240,7 +243,7 @@ class SumRounds(RoundsInStep):
             return
         self.algorithm.phase = Phase.WAITING if self.state.has_rested_long else Phase.TRAINING
         label = f"round {self.algorithm.facts.rounds + 1}"
-        done = await self.sum(label, given.words, self.terms_from(given.place), **self._as_data)
+        done = await self._sum_slices(label, given)
         if done is None:
             await self.state.rest()
             return
@@ -254,6 +257,18 @@ class SumRounds(RoundsInStep):
         if not await self.state.commit(given.start, replace(given.local, vector=model)):
             self.shared.common = before
         await self.state.tell()
+
+    async def _sum_slices(self, label: str, given: PaidPart) -> SumDone | None:
+        """Sum the part; None if a slice of it was refused."""
+        dones: list[SumDone] = []
+        for start in range(0, given.words.size, MOST_ENTRIES):
+            only = {"only": frozenset(dones[0].members)} if dones else {}
+            words, terms = given.words[start : start + MOST_ENTRIES], self.terms_from(given.place, start)
+            done = await self.sum(label, words, terms, **self._as_data, **only)
+            if done is None:
+                return None
+            dones.append(done)
+        return replace(dones[0], total=np.concatenate([done.total for done in dones])) if dones[1:] else dones[0]
 
     @property
     def _as_data(self) -> dict[str, bytes]:
@@ -286,7 +301,15 @@ class SharedNoiseFeature(Feature):
             raise mistake
 
     def algorithm(self, setup: Setup, state: NodeState) -> Algorithm | None:
-        return None if shared_by(setup.learner) is None else SummedRounds.of(setup, state)
+        """Raises UserError: the state was learned by gossip."""
+        shared = shared_by(setup.learner)
+        if shared is None:
+            return None
+        if state.rounds and setup.federation.hides and not any(name.startswith(shared.prefix) for name in state.local):
+            text, folder = "this node has learned by gossip, and neighbors have seen its model", setup.node.state_dir
+            allowed = f"no hide, or begin anew: remove {folder}"
+            raise UserError(text, file=setup.federation.path, key="privacy.hide", value="models", allowed=allowed)
+        return SummedRounds.of(setup, state)
 
     def attach(self, node: NodeView) -> Attached | None:
         shared = shared_by(node.setup().learner)

@@ -442,9 +442,10 @@ class RoundsInStep(Attached):
             return None
         return outcome
 
-    def terms_from(self, place: Place) -> bytes:
-        """The terms of a sum that begins from this state."""
-        return hashlib.blake2b(self._id + place.digest, digest_size=32, person=b"p2pfl-sum-round").digest()
+    def terms_from(self, place: Place, start: int = 0) -> bytes:
+        """The terms of a sum that begins from this state, of vectors from `start` on."""
+        named = self._id + place.digest + (start.to_bytes(8, "little") if start else b"")
+        return hashlib.blake2b(named, digest_size=32, person=b"p2pfl-sum-round").digest()
 
     async def sum(self, label: str, words: Words, terms: bytes, **asked: Any) -> SumDone | None:
         """Sum with the others; None if that was refused. `asked` as of `SumTalk.sum`."""

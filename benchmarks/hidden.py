@@ -1,0 +1,240 @@
+"""Hidden models beside gossip, with real processes: accuracy by rounds and bytes, and what a round costs by size.
+
+With --task each setting is launched once: hidden models, FedAvg by the same sums (`outer = "mean"`), and gossip. Prints
+accuracy, and megabytes that a node has sent, on average and at most. The images of MNIST: --mnist FOLDER.
+
+With --parameters a perceptron of about so many parameters takes a few steps a round. Prints, for each number of nodes,
+bytes a node sends in a round beside the packed numbers that it must send (once up and once down), CPU-seconds of a node
+and round beside training, seconds of a round, and the peak of memory beyond what it uses with everything imported, in
+models of float32; and the same of the latest round's set-up and control traffic with --parameters 2k.
+
+With --differences real learners take ten rounds of the digits, two shards each, and an attacker who knows all common
+models takes the difference of two sums: of one round with and without a member, or a group of three; and of two rounds,
+of which it misses the second. Prints the area under the ROC curve with which the change of the last layer's biases names
+the labels that a member has.
+
+Usage: python benchmarks/hidden.py [--task digits,mnist] [--parameters 2k,1M,25M] [--nodes 3,8,16] [--rounds 40]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+SUFFIXES = {"k": 1_000, "M": 1_000_000}
+SPLITS = ("shards:2", "dirichlet:0.1")
+TASK = """
+import torch
+from p2pfl import Task
+
+def data(node):
+    generator = torch.Generator().manual_seed(node.node)
+    inputs = torch.randn(64, 784, generator=generator)
+    return (inputs, inputs[:, :10].argmax(1)), None
+
+def model():
+    return torch.nn.Sequential(torch.nn.Linear(784, {hidden}), torch.nn.ReLU(), torch.nn.Linear({hidden}, 10))
+
+task = Task(model=model, data=data)
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", type=lambda text: text.split(","), default=[])
+    parser.add_argument("--parameters", type=lambda text: text.split(","), default=[])
+    parser.add_argument("--nodes", type=lambda text: [int(each) for each in text.split(",")], default=[8, 16])
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--differences", action="store_true")
+    parser.add_argument("--mnist", default="mnist", help="the folder of its four files")
+    options = parser.parse_args()
+    for name in options.task:
+        for nodes in options.nodes:
+            for split in SPLITS:
+                learn(name, nodes, split, options)
+    for nodes in options.nodes if options.differences else ():
+        differences(nodes)
+    for text in options.parameters:
+        for nodes in options.nodes:
+            cost(text, nodes, options.rounds)
+
+
+def learn(name: str, nodes: int, split: str, options: argparse.Namespace) -> None:
+    task = {"digits": f'name = "digits"\npartition = "{split}"'}
+    task["mnist"] = f'name = "mnist-idx"\npath = "{Path(options.mnist).absolute()}"\npartition = "{split}"'
+    training = {"rounds": options.rounds, "learning_rate": 0.1}
+    for label, keys, rounds in (
+        ("hidden", 'hide = "models"', options.rounds),
+        ("FedAvg by sums", 'hide = "models"\nouter = "mean"', options.rounds),
+        ("gossip", "", options.rounds),
+    ):
+        with tempfile.TemporaryDirectory() as place:
+            ward = make(place, nodes, task[name], training | {"rounds": rounds}, keys)
+            p2pfl("launch", str(ward))
+            report = json.loads((ward / "report.json").read_text())
+        sent = [node["bytes_sent"] / 1e6 for node in report["nodes"]]
+        scores = [node["accuracy"] for node in report["nodes"]]
+        print(
+            f"{name} {nodes} {split:13} {label:15} {fmean(scores):.3f} / {min(scores):.3f} "
+            f"{fmean(sent):8.2f} {max(sent):8.2f} MB, {report['wall_time_s']:.0f} s",
+            flush=True,
+        )
+
+
+def differences(nodes: int, rounds: int = 10) -> None:
+    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - only this mode needs these
+
+    from p2pfl.config.model import TaskConfig, TrainingConfig  # noqa: PLC0415
+    from p2pfl.config.sections import HideConfig  # noqa: PLC0415
+    from p2pfl.learn.averaging import AveragedLearner  # noqa: PLC0415
+    from p2pfl.learn.interface import RoundStart  # noqa: PLC0415
+    from p2pfl.learn.load import make_learner  # noqa: PLC0415
+
+    here, hides = Path.cwd(), HideConfig()
+    task, training = TaskConfig(name="digits", options={"partition": "shards:2"}), TrainingConfig(learning_rate=0.1)
+    where = {"base_dir": here, "local": {}, "local_dir": here, "seed": 0, "node_count": nodes}
+    bare = [make_learner(task, training, node_index=i, node_name=str(i), **where) for i in range(nodes)]
+    learners = [AveragedLearner(each, hides, members=nodes, seed=0, node=i) for i, each in enumerate(bare)]
+    has = [{int(label) for label in each.data_sets.train.targets} for each in bare]
+    for each in learners:
+        each.averaged.rows = sum(every.samples for every in learners)
+    model, common, sums = bare[0].initial(), learners[0].averaged.common, []
+
+    def summed(parts: dict[int, Any], out: frozenset[int]) -> Any:
+        """Return the sum of all changes times rows but for those of these members, as anybody computes it."""
+        left = [member for member in parts if member not in out]
+        total, averaged = sum(parts[member] for member in left), learners[0].averaged
+        averaged.common = common
+        averaged.hides = HideConfig(outer="mean", outer_rate=1.0)
+        mean = averaged.next_model(model, total, len(left), index) - model
+        averaged.hides = hides
+        return mean * int(total[0])
+
+    groups = {size: [frozenset(range(at, at + size)) for at in range(0, nodes - size + 1, size)] for size in (1, 3)}
+    for index in range(rounds):
+        for each in learners:
+            each.averaged.common = common
+            each.train(RoundStart(model), index)
+        parts = {member: each.averaged.part for member, each in enumerate(learners)}
+        sums.append({out: summed(parts, out) for out in [frozenset(), *groups[1], *groups[3]]})
+        learners[0].averaged.common = common
+        model = learners[0].averaged.next_model(model, sum(parts.values()), nodes, index)
+        common = learners[0].averaged.common
+    for size, name in ((1, "a member"), (3, "a group of three")):
+        for label, later in (("one round", 0), ("two rounds", 1)):
+            scores, labels = [], []
+            for index in range(rounds - later):
+                for out in groups[size]:
+                    biases = (sums[index][frozenset()] - sums[index + later][out])[-10:]
+                    for member in out:
+                        scores += list(biases)
+                        labels += [digit in has[member] for digit in range(10)]
+            print(
+                f"{nodes} nodes, {label} with and without {name}: AUC {roc_auc_score(labels, scores):.2f}", flush=True
+            )
+
+
+def make(place: str, nodes: int, task: str, training: dict[str, Any], privacy: str) -> Path:
+    """Make a federation of degree 4 (6 from eight nodes on with hidden models as with gossip: the same graph)."""
+    ward, degree = Path(place) / "ward", min(nodes - 1, 4)
+    graph = "complete" if nodes <= 5 else f"random-regular:degree={degree}"
+    p2pfl("new", str(ward), "--nodes", str(nodes), "--topology", graph, "--base-port", str(free_base_port()))
+    file = ward / "federation.toml"
+    text = re.sub(r'(?m)^name = "task.py:task".*$', task, file.read_text())
+    for key, value in training.items():
+        text, found = re.subn(rf"(?m)^(# )?{key} = .*$", f"{key} = {value}", text)
+        if found != 1:
+            raise SystemExit(f"{file} has no {key}, or several")
+    file.write_text(text.replace("[gossip]", f"[privacy]\n{privacy}\n\n[gossip]", 1) if privacy else text)
+    return ward
+
+
+def cost(text: str, nodes: int, rounds: int) -> None:
+    size = int(text.rstrip("kM")) * SUFFIXES.get(text[-1], 1)
+    with tempfile.TemporaryDirectory() as place:
+        training = {"rounds": rounds, "local_steps": 1, "evaluate_every": 0}
+        ward = make(place, nodes, 'name = "task.py:task"', training, 'hide = "models"')
+        (ward / "task.py").write_text(TASK.format(hidden=max(1, round((size - 10) / 795))))
+        found = together([[str(ward), f"node{index}"] for index in range(nodes)])
+    from p2pfl.learn.averaging import Packing  # noqa: PLC0415 - only this mode needs it
+
+    numbers = found[0]["size"]
+    packed = 2 * 8 * Packing(size=numbers, bits=8, members=nodes).entries
+    sent = [each["bytes_sent"] / rounds for each in found]
+    print(
+        f"{numbers:>11,} numbers, {nodes:2} nodes: bytes a round {fmean(sent):,.0f} / {max(sent):,.0f} = "
+        f"{fmean(sent) / numbers:.2f} / {max(sent) / numbers:.2f} B a number (packed {packed / numbers:.2f}), CPU-s "
+        f"{fmean(each['cpu_s'] for each in found) / rounds:.3f}, "
+        f"s {max(each['took_s'] for each in found) / rounds:.2f}, peak {fmean(each['peak_bytes'] for each in found) / 4 / numbers:.1f} models",
+        flush=True,
+    )
+
+
+def together(arguments: Sequence[Sequence[str]]) -> list[dict[str, float]]:
+    command = [sys.executable, __file__, "--node"]
+    started = [
+        subprocess.Popen([*command, *each], stdout=subprocess.PIPE, env=os.environ | ONE_THREAD, text=True)
+        for each in arguments
+    ]
+    said = [process.communicate()[0] for process in started]
+    return [json.loads(text.splitlines()[-1]) for text in said]
+
+
+def run_node(folder: str, name: str) -> dict[str, float]:
+    import asyncio  # noqa: PLC0415 - imports do not count as measured memory
+    import time  # noqa: PLC0415
+
+    import torch  # noqa: PLC0415
+
+    from p2pfl.config.load import load_config, load_node, node_file  # noqa: PLC0415
+    from p2pfl.features import FEATURES  # noqa: PLC0415
+    from p2pfl.learn import averaging  # noqa: F401, PLC0415
+    from p2pfl.node.application import Application  # noqa: PLC0415
+    from p2pfl.node.assembly import read_setup  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    described = load_config(Path(folder))
+    before = resident_bytes()
+    setup = read_setup(described, load_node(node_file(described, name), described, name))
+    began = time.monotonic()
+    result = asyncio.run(Application(setup, on_line=lambda _line: None, features=FEATURES).run())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    cpu_s = result.cpu_time_running_s - result.cpu_time_training_s
+    figures = {"bytes_sent": result.bytes_sent, "cpu_s": cpu_s, "took_s": time.monotonic() - began}
+    return figures | {"peak_bytes": peak, "size": setup.learner.size}
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+
+
+def free_base_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return 15_000 + int(taken.getsockname()[1]) % 15_000
+
+
+def p2pfl(*words: str) -> None:
+    command = [sys.executable, "-m", "p2pfl.cli.main", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | ONE_THREAD)
+    if done.returncode:
+        raise SystemExit(done.stdout + done.stderr)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--node"]:
+        print(json.dumps(run_node(sys.argv[2], sys.argv[3])), flush=True)
+        os._exit(0)
+    main()

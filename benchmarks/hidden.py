@@ -10,8 +10,8 @@ models of float32; and the same of the latest round's set-up and control traffic
 
 With --differences real learners take ten rounds of the digits, two shards each, and an attacker who knows all common
 models takes the difference of two sums: of one round with and without a member, or a group of three; and of two rounds,
-of which it misses the second. Prints the area under the ROC curve with which the change of the last layer's biases names
-the labels that a member has.
+of which it misses the second. Prints the area under the ROC curve with which the change of the last layer's biases
+names the labels that a member has.
 
 Usage: python benchmarks/hidden.py [--task digits,mnist] [--parameters 2k,1M,25M] [--nodes 3,8,16] [--rounds 40]
 """
@@ -173,11 +173,13 @@ def cost(text: str, nodes: int, rounds: int) -> None:
     numbers = found[0]["size"]
     packed = 2 * 8 * Packing(size=numbers, bits=8, members=nodes).entries
     sent = [each["bytes_sent"] / rounds for each in found]
+    cpu_s = fmean(each["cpu_s"] for each in found) / rounds
+    took_s = max(each["took_s"] for each in found) / rounds
+    peak = fmean(each["peak_bytes"] for each in found) / 4 / numbers
     print(
         f"{numbers:>11,} numbers, {nodes:2} nodes: bytes a round {fmean(sent):,.0f} / {max(sent):,.0f} = "
-        f"{fmean(sent) / numbers:.2f} / {max(sent) / numbers:.2f} B a number (packed {packed / numbers:.2f}), CPU-s "
-        f"{fmean(each['cpu_s'] for each in found) / rounds:.3f}, "
-        f"s {max(each['took_s'] for each in found) / rounds:.2f}, peak {fmean(each['peak_bytes'] for each in found) / 4 / numbers:.1f} models",
+        f"{fmean(sent) / numbers:.2f} / {max(sent) / numbers:.2f} B a number (packed {packed / numbers:.2f}), "
+        f"CPU-s {cpu_s:.3f}, s {took_s:.2f}, peak {peak:.1f} models",
         flush=True,
     )
 

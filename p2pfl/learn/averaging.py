@@ -128,8 +128,6 @@ class AveragedRounds(AlikeRounds):
         self.packing = Packing(size=size, bits=hides.bits, members=members)
         self.entries = self.packing.entries
         self.rate = hides.outer_rate or OUTER_RATE[hides.outer]
-        self.clipped = 0.0
-        """The share of this node's numbers that were clipped in the latest round."""
         self.common: dict[str, NDArray[np.float32]] = {SHARE: np.ones(1, np.float32)}
         self._seed, self._node = seed, node
 

@@ -160,6 +160,8 @@ class NoiseState(AlikeState):
         return rounds, model, adopt_all
 
 
+MOSTLY = 0.5
+"""A node that clips more of its change says so."""
 MOST_SLICES = 8
 """A round of a large model is so many sums at most, one after the other, of the same members."""
 MOST_ROWS = 2**40
@@ -283,6 +285,8 @@ class SumRounds(RoundsInStep):
         if self.shared.part is None:
             self._node.alarm("no-part", None, "its training failed, so that it has no part of this round")
             return None
+        if self.shared.clipped > MOSTLY:
+            self._node.alarm("change-clipped", None, f"{self.shared.clipped:.0%} of its change were clipped")
         words = self.shared.part.view(np.uint64).astype("<u8")
         self.shared.part = None
         return PaidPart(place, words, *outcome)

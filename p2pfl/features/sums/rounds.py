@@ -60,6 +60,12 @@ ALARMS: Mapping[str, AlarmText] = {
         advice="Read the text; `p2pfl privacy show` says what is spent.",
         ended_by="sum-done",
     ),
+    "change-clipped": AlarmText(
+        means="More than half the numbers of this node's change were beyond the range in which a sum takes them.",
+        does="Gives its part clipped. The range widens when more than a quarter of the nodes clip.",
+        advice="If it stays, lower the learning rate, or look at this node's data.",
+        ended_by="sum-done",
+    ),
     "members-changed": AlarmText(
         means="The federation's members have changed while nodes run whose rounds are sums.",
         does="Goes on with the members that it began with.",

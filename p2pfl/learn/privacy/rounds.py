@@ -56,6 +56,8 @@ class AlikeRounds:
     part: NDArray[Any] | None = None
     """This node's part of the present round's sum, (entries,)."""
     common: dict[str, NDArray[Any]]
+    clipped: float = 0.0
+    """The share of this node's numbers that were clipped in the latest round, where that is counted."""
     entries: int
     counts_rows: bool
     """True if a step is divided by the rows of all nodes, which must be known first."""

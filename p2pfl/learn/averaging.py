@@ -28,7 +28,7 @@ Words = NDArray[np.uint64]
 TILE = 1 << 16
 """The numbers that are rotated, packed and checked together."""
 HEAD = 2
-"""The words in front: the rows of the nodes in the sum, and how many of them had to clip much."""
+"""The words in front: the rows of the nodes in the sum, and how much they had to clip."""
 ODD = np.uint64(0x9E3779B97F4A7C15)
 MOST_TIMES = 2
 """A node counts for so many times the mean of all nodes' rows at most."""
@@ -102,9 +102,11 @@ OUTER_RATE = {"adam": 0.05, "mean": 1.0, "momentum": 1.0}
 BETA1, BETA2, FLOOR = 0.9, 0.99, 1e-3
 """FedAdam's, as in the paper (momentum's is BETA1, too)."""
 FIRST, SECOND, SHARE = "first", "second", "share"
-CLIPPED = 0.002
-"""The share of its numbers of which a node may clip more without saying so."""
-WIDER, NARROWER = 1.5, 0.95
+CLIPPED = (0.002, 0.05, 0.5)
+"""A node says how many of these shares of its numbers it had to clip more than."""
+WIDER = ((2.0, 16.0), (1.0, 3.0), (0.25, 1.5))
+"""If nodes say more than that on average, the range is widened by this factor."""
+NARROWER = 0.95
 LEAST_SHARE, MOST_SHARE = 2.0**-20, 2.0**20
 LEAST_RMS = 2.0**-10
 """The root mean square of a model's numbers is taken for at least this: a model may begin with zeros."""
@@ -177,7 +179,7 @@ class AveragedRounds(AlikeRounds):
             part[at + words.size] = check_of(words)
             at += words.size + 1
         self.clipped = clipped / self.size
-        part[0], part[1] = weight, self.clipped > CLIPPED
+        part[0], part[1] = weight, sum(self.clipped > share for share in CLIPPED)
         part[at] = check_of(part[:HEAD])
         self.part = part.astype("<u8")
 
@@ -197,7 +199,7 @@ class AveragedRounds(AlikeRounds):
         """Return False if no right parts of so many members have this sum (entries,) modulo 2^64."""
         total = total.astype(np.uint64)
         most = members * MOST_TIMES * self.mean_rows
-        head = total.size == self.entries and 0 < int(total[0]) <= most and int(total[1]) <= members
+        head = total.size == self.entries and 0 < int(total[0]) <= most and int(total[1]) <= members * len(CLIPPED)
         return (
             head
             and check_of(total[:HEAD]) == total[-1]
@@ -220,8 +222,8 @@ class AveragedRounds(AlikeRounds):
             change = ((sums * (2.0 / packing.levels) - members) * most).astype(np.float32)[None]
             rotate_rows_back(change, self._turn(number, round_index))
             ended[tile] += self._step(change[0] * np.float32(share), common, tile)
-        clipping = int(total[1])
-        factor = WIDER if 4 * clipping > members else NARROWER if clipping == 0 else 1.0
+        clipped = int(total[1]) / members
+        factor = next((factor for least, factor in WIDER if clipped > least), 1.0 if clipped else NARROWER)
         common[SHARE] = np.clip(common[SHARE] * np.float32(factor), LEAST_SHARE, MOST_SHARE)
         self.common = common
         return ended

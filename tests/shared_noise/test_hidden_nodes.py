@@ -1,0 +1,155 @@
+"""Whole nodes with hidden models: all have the model that follows from all changes, whoever is missing or garbles."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import numpy as np
+import pytest
+
+from p2pfl.errors import UserError
+from p2pfl.features.shared_noise import rounds as noise_rounds
+from p2pfl.features.shared_noise.rounds import SumRounds
+from p2pfl.features.sums import CommonState, Refused, SumTalk
+from p2pfl.learn import averaging
+from tests.rounds_kit import broken_off, crash_at
+from tests.shared_noise.conftest import ROUNDS, STEPS
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+
+@pytest.fixture
+def hidden_ward(ward, monkeypatch):
+    """Make a federation with hidden models whose common step is the mean; `privacy` are further keys of its table.
+
+    Its model begins with zeros, from which the range of a change would be found within some rounds only.
+    """
+    monkeypatch.setattr(averaging, "LEAST_RMS", 8.0)
+
+    def make(nodes=4, *, privacy=None, training=None, **tables):
+        field = ward(nodes, training=STEPS | (training or {}), gossip={"linger_s": 3.0, "compressor": None}, **tables)
+        field.tables["privacy"] = {"hide": "models", "bits": 16, "outer": "mean"} | (privacy or {})
+        field.write()
+        return field
+
+    return make
+
+
+def alike(field, indices=None):
+    models = [field.model(index) for index in indices or range(len(field.names))]
+    assert all((model == models[0]).all() for model in models)
+    return models[0]
+
+
+async def finished(nodes):
+    results = [await node.result() for node in nodes]
+    assert all(result.finished and result.rounds == ROUNDS for result in results)
+    return results
+
+
+async def test_all_have_the_model_of_pooled_steps_and_no_message_of_gossip_leaves(hidden_ward, start):
+    """Quadratic functions, one step a round: the mean change is that of the pooled function, but for rounding."""
+    field = hidden_ward()
+    nodes = start(field)
+    results = await finished(nodes)
+    optimum = nodes[0].setup.learner.optimum() * (1 - 0.8**ROUNDS)
+    np.testing.assert_allclose(alike(field), optimum, atol=2e-3)
+    assert [result.alarms for result in results] == [{}] * 4
+    assert all(result.staleness is None for result in results)
+
+
+async def test_who_dies_takes_its_group_out_and_is_back_with_the_others(hidden_ward, start, seen, monkeypatch):
+    field = hidden_ward(7)
+    crashed = crash_at(monkeypatch, SumRounds, "_make_part", 1, lambda one: one.algorithm.facts.rounds == 2, after=True)
+    nodes = start(field)
+    await broken_off(nodes[1], crashed)
+    await nodes[6].until(lambda: nodes[6].rounds >= 3, 60)
+    (nodes[1],) = start(field, 1)
+    await finished(nodes)
+    alike(field)
+    groups = [set(group) for group in seen.rounds[0]._groups]
+    sets = [set(done.members) for *_, done in seen.sums[6]]
+    assert all(any(group <= members or not group & members for group in groups) for members in sets)
+    assert all(members == set().union(*(group for group in groups if group <= members)) for members in sets)
+    assert {3, 4, 5, 6} in sets
+
+
+async def test_a_node_that_crashes_with_a_sum_in_hand_is_back_with_the_others(hidden_ward, start, seen, monkeypatch):
+    field = hidden_ward()
+    crashed = crash_at(monkeypatch, CommonState, "commit", 1, lambda one: one.algorithm.facts.rounds == 2, after=False)
+    nodes = start(field)
+    await broken_off(nodes[1], crashed)
+    (nodes[1],) = start(field, 1)
+    await finished(nodes)
+    alike(field)
+
+
+async def test_a_part_of_a_refused_sum_is_never_rounded_anew(hidden_ward, start, seen, monkeypatch):
+    total, given = SumTalk.sum, []
+
+    async def refuse_once(talk, label, values, terms, **asked):
+        is_it = label == "round 3" and talk is seen.rounds[1].talk
+        if is_it:
+            given.append(values.tobytes())
+        if is_it and len(given) == 1:
+            return Refused(label=label, reason="as the test wants it", is_out=True)
+        return await total(talk, label, values, terms, **asked)
+
+    monkeypatch.setattr(SumTalk, "sum", refuse_once)
+    field = hidden_ward()
+    await finished(start(field))
+    alike(field)
+    assert given[0] == given[1]
+
+
+async def test_a_garbled_part_is_noticed_by_its_check_and_the_round_is_made_again(
+    hidden_ward, start, seen, monkeypatch
+):
+    total, lies = SumTalk.sum, []
+
+    async def garble(talk, label, values, terms, **asked):
+        if label == "round 3" and talk is seen.rounds[3].talk and not lies:
+            lies.append(1)
+            values = values.copy()
+            values[2] ^= np.uint64(1)  # a number that is possible, with the check of another one
+        return await total(talk, label, values, terms, **asked)
+
+    monkeypatch.setattr(SumTalk, "sum", garble)
+    field = hidden_ward()
+    nodes = start(field)
+    results = await finished(nodes)
+    assert lies
+    np.testing.assert_allclose(alike(field), nodes[0].setup.learner.optimum() * (1 - 0.8**ROUNDS), atol=2e-3)
+    assert all(result.alarms.get("sum-spoiled") == 1 for result in results)
+
+
+async def test_a_large_model_goes_in_slices_of_the_same_members(hidden_ward, start, seen, monkeypatch):
+    monkeypatch.setattr(noise_rounds, "MOST_ENTRIES", 4)
+    field = hidden_ward()
+    nodes = start(field)
+    await finished(nodes)
+    np.testing.assert_allclose(alike(field), nodes[0].setup.learner.optimum() * (1 - 0.8**ROUNDS), atol=2e-3)
+    slices = [done.members for label, _, done in seen.sums[0] if label == "round 1"]
+    assert len(slices) > 1
+    assert len(set(slices)) == 1
+
+
+async def test_a_state_of_gossip_is_not_hidden_afterwards_nor_the_other_way(hidden_ward, start):
+    field = hidden_ward()
+    hidden = field.tables.pop("privacy")
+    field.write()
+    await asyncio.gather(*(node.result() for node in start(field)))
+    field.tables["privacy"] = hidden
+    field.write()
+    (node,) = start(field, 0)
+    with pytest.raises(UserError, match="has learned by gossip"):
+        await node.result()
+
+
+async def test_nodes_of_which_one_does_not_hide_refuse_each_other_by_the_key(hidden_ward, start, caplog):
+    field = hidden_ward()
+    text = (field.folder / "federation.toml").read_text()
+    (field.folder / "open.toml").write_text(re.sub(r"\[privacy\]\n[^\[]*", "", text))
+    nodes = [*start(field, 0, 1, 2), *start(field, 3, file="open.toml")]
+    await nodes[0].until(lambda: any("privacy.hide" in record.getMessage() for record in caplog.records), 30)

@@ -156,11 +156,13 @@ def build(job: Job) -> tuple[FederationConfig, WorldSpec]:
     options = job.options
     if "clock" in options and not options.get("arrays"):
         raise UserError("is for arrays alone", key="clock", value=options["clock"], allowed="with arrays = true")
-    if options.get("references") and options.get("arrays"):
-        raise UserError("are for runs without arrays", key="references", value=True, allowed="without arrays = true")
     try:
         federation, world = build_run({**options, "seed": job.seed})
-        if options.get("arrays"):
+        arrays = options.get("arrays") or federation.hides is not None
+        if options.get("references") and arrays:
+            text, allowed = "are for runs without arrays", "without arrays = true, and without hidden models"
+            raise UserError(text, key="references", value=True, allowed=allowed)
+        if arrays:
             from sim.arrays.setting import refuse  # noqa: PLC0415 - checking other sweeps takes no torch
 
             refuse(federation, world, options.get("clock", "apart"))

@@ -245,10 +245,10 @@ class Summed:
 
     def run(self) -> Iterator[Moment]:
         now_s, steps = self.sum_s, self.setting.steps.tolist()
-        for self.done in self.stage.run(self.setting.rounds):
+        for done in self.stage.run(self.setting.rounds):
             trained_ns = max(speed.round_ns(own) for speed, own in zip(self.speeds, steps, strict=True))
-            now_s += trained_ns / NS + self.sum_s
-            yield Moment(now_s, np.full(self.setting.nodes, self.done), None)
+            self.done, now_s = done, now_s + trained_ns / NS + self.sum_s
+            yield Moment(now_s, np.full(self.setting.nodes, done), None)
 
     @property
     def bytes_each(self) -> int:

@@ -190,7 +190,8 @@ def setting_of(
     liars = frozenset(world.liars.nodes if world.liars else ())
     learners = load_learners(federation, data, poison=attack.poison if attack else None, liars=liars)
     if not isinstance(learners, TorchNodes) or isinstance(learners.pool, str) or not learners.shareable:
-        why = f"a torch model without state of its own (no batch-norm), on tensors, with all of it shared; or {_instead(federation)}"
+        why = "a torch model without state of its own (no batch-norm), on tensors, with all of it shared; or "
+        why += _instead(federation)
         raise UserError("arrays cannot train this task", file=federation.path, key="task", allowed=why)
     grouped = ManyModels(learners, learners.pool, method)
     compressor = make_compressor("none" if federation.hides else federation.gossip.compressor)

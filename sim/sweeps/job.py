@@ -159,9 +159,6 @@ def build(job: Job) -> tuple[FederationConfig, WorldSpec]:
     try:
         federation, world = build_run({**options, "seed": job.seed})
         arrays = options.get("arrays") or federation.hides is not None
-        if options.get("references") and arrays:
-            text, allowed = "are for runs without arrays", "without arrays = true, and without hidden models"
-            raise UserError(text, key="references", value=True, allowed=allowed)
         if arrays:
             from sim.arrays.setting import refuse  # noqa: PLC0415 - checking other sweeps takes no torch
 
@@ -170,6 +167,9 @@ def build(job: Job) -> tuple[FederationConfig, WorldSpec]:
         # a sweep has no command-line options, but the same names
         error.key = error.key and error.key.removeprefix("--")
         raise
+    if options.get("references") and arrays:
+        text, allowed = "are for runs without arrays", "without arrays = true, and without hidden models"
+        raise UserError(text, key="references", value=True, allowed=allowed)
     return federation, world
 
 

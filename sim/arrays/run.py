@@ -410,8 +410,11 @@ class _Figures:
             for node, (rounds, loss, bytes_sent, messages_sent, test, local) in enumerate(zip(*figures, strict=True))
         ]
         bytes_sent, messages_sent = self._sent_in_all()
-        mixes = not (is_directed(federation) or federation.hides)
-        rate = None if not mixes else predicted(federation, setting.samples.tolist(), setting.size)
+        rate = (
+            None
+            if is_directed(federation) or federation.hides
+            else predicted(federation, setting.samples.tolist(), setting.size)
+        )
         return report_of(
             federation,
             nodes,

@@ -59,14 +59,17 @@ def run(
     report, form = report_target(report, form)
     if report is not None:
         check_target(report, key="--report")
-    _refuse_others(arrays=arrays, references=references, clock=clock)
     asked = {key: value for key, value in asked.items() if value is not None}
-    how = {"references": references is not False, "alone": bool(references), "arrays": arrays, "clock": clock}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         federation, world = _build(asked | {"arrays": arrays, "clock": clock})
-        if federation.hides is not None:
-            _refuse_others(arrays=True, references=references, clock=clock)
+        as_arrays = arrays or federation.hides is not None
+        for key, value in {"--references": references or None}.items() if as_arrays else {"--clock": clock}.items():
+            if value is not None:
+                how_else = "without" if as_arrays else "with"
+                allowed = f"{how_else} --arrays" + " or hidden models" * as_arrays
+                raise UserError(f"is for runs {how_else} --arrays", key=key, value=value, allowed=allowed)
+        how = {"references": references is not False, "alone": bool(references), "arrays": arrays, "clock": clock}
         with _named_as_asked(asked):
             outcome = _simulate(federation, world, how, data="federation" in asked, quiet=quiet)
     except KeyboardInterrupt:
@@ -78,15 +81,6 @@ def run(
     if report is not None:
         click.echo(f"report: {report}", err=True)
     return 0
-
-
-def _refuse_others(*, arrays: bool, references: bool | None, clock: str | None) -> None:
-    """Raise UserError for an option of the other simulator."""
-    for key, value in {"--references": references or None}.items() if arrays else {"--clock": clock}.items():
-        if value is not None:
-            how_else = "without" if arrays else "with"
-            allowed = f"{how_else} --arrays" + (", and without hidden models" if arrays else "")
-            raise UserError(f"is for runs {how_else} --arrays", key=key, value=value, allowed=allowed)
 
 
 def _build(asked: Mapping[str, Any]) -> tuple[FederationConfig, WorldSpec]:

@@ -95,10 +95,10 @@ def simulate(
     `World()`. `data` has the `[data]` tables of nodes by name, with absolute paths. All randomness comes from
     `federation.seed`. `watch` makes an observer of the run, whose vectors are then in float64. `references` adds what a
     central server and pooled data would have achieved, `alone` also what each node would have learned without
-    neighbors. With `arrays` the algorithm alone runs, for very many nodes at once: `clock` is "apart", the default, or
-    "in-step", `device` a torch device. Without `on_progress`, a terminal shows a line on stderr. `on_models` is called
-    at the end with the models (nodes, d) of all nodes. Raises UserError if the world contradicts itself, if the task is
-    wrong, or if the run would not fit into memory.
+    neighbors. With `arrays`, and always of hidden models, the algorithm alone runs, for very many nodes at once:
+    `clock` is "apart", the default, or "in-step", `device` a torch device. Without `on_progress`, a terminal shows a
+    line on stderr. `on_models` is called at the end with the models (nodes, d) of all nodes. Raises UserError if the
+    world contradicts itself, if the task is wrong, or if the run would not fit into memory.
     """
     began = time.process_time()
     if not isinstance(federation, FederationConfig):
@@ -126,6 +126,7 @@ def simulate(
         world = world.spec([member.name for member in federation.members])
     spec = settle(world or WorldSpec(), len(federation.members), federation.seed)
     federation = steps_of(federation, spec)[0].federation
+    arrays = arrays or federation.hides is not None
     _check_arrays(federation, arrays=arrays, clock=clock, device=device)
     attack = None if spec.liars is None else parse_attack(spec.liars.attack)
     liars = frozenset(spec.liars.nodes if spec.liars else ())

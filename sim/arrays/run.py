@@ -1,7 +1,7 @@
 """Runs a federation as arrays, and makes a report of the same shape as the exact simulator's.
 
 It is a model of that simulator: `apart` has its algorithm and its clock, `in-step` the mathematics alone. What is left
-out, and by how much it was off: docs/how-to/simulate.md.
+out, and by how much it was off: docs/how-to/simulate.md. Hidden models have the rounds of real nodes, in step (`sums`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from p2pfl.console.output import size
 from p2pfl.core.messages import Ready, Reply, Request
 from p2pfl.core.settings import LIMIT, parse_staleness
 from p2pfl.core.training import begins_beyond
+from p2pfl.features.sums.rounds import bytes_each
 from p2pfl.reporting.figures import ClosingPoint, contraction_between, predicted
 from p2pfl.reporting.measures import Point, measures_in, rounds_beyond, spread
 from p2pfl.reporting.report import Contraction, NodeReport, Report
@@ -32,6 +33,7 @@ from p2pfl.wire import PREFIX_BYTES, to_header
 from sim.arrays.clock import NEVER, Clock, Timing
 from sim.arrays.in_step import InStep, by_rule_of
 from sim.arrays.setting import Setting, is_directed, memory_of, refuse_far, setting_of
+from sim.arrays.sums import Sums
 from sim.arrays.vectors import CHUNK_FLOATS, Vectors
 from sim.federations import arrays_bytes, refuse_too_large
 from sim.kernel import NS
@@ -77,6 +79,11 @@ def foresee(federation: FederationConfig, data: Mapping[str, Mapping[str, Any]])
 def foreseen(setting: Setting, train: Rounds, needed: int, *, in_step: bool) -> str:
     """Say what the run will take, also `needed` bytes. Times a local round of a few nodes, and their compressor."""
     nodes = np.arange(min(setting.nodes, max(1, CHUNK_FLOATS // setting.size)))
+    if setting.federation.hides is not None:
+        sums = Sums(setting, train)
+        cpu_s = setting.rounds * setting.nodes * _took(lambda: sums.sum_of(nodes, 0)) / len(nodes)
+        train.losses[:] = np.nan
+        return _foreseen(cpu_s, needed)
     models, compressor = setting.initial.repeat(len(nodes), 1), setting.compressor
     given = torch.zeros_like(models) if setting.method.given else None
     round_s = _took(lambda: train(nodes, 0 * nodes, models.clone(), given))
@@ -90,6 +97,10 @@ def foreseen(setting: Setting, train: Rounds, needed: int, *, in_step: bool) -> 
     mixed = mixings * (1 if in_step else PER_ROUND) * len(setting.ends)
     shown = mixings * setting.nodes if in_step else 2 * mixed
     cpu_s = (setting.rounds * setting.nodes * round_s + mixed * moved_s + shown * shown_s) / len(nodes)
+    return _foreseen(cpu_s, needed)
+
+
+def _foreseen(cpu_s: float, needed: int) -> str:
     return f"about {duration(max(1.0, cpu_s))} of CPU for the rounds, {size(needed)} of memory"
 
 
@@ -107,7 +118,12 @@ POINTS = 40
 PART = 256
 """How many models are looked at at a time."""
 MOST_PAIRED = 500
-"""Up to so many nodes that are apart draw the batches that they draw in the exact simulator."""
+"""Up to so many nodes that are apart, or hide their models, draw the batches that they draw as real ones."""
+PASSES = 6
+"""A sum's trips over the graph: its wave goes out, parts come back, list and total go out, votes and secrets both ways.
+"""
+ROWS_ENTRIES = 2
+"""Before the first round is a sum of the nodes' rows, and of a salt."""
 
 
 class Moment(NamedTuple):
@@ -212,6 +228,35 @@ class Together:
         return list(sent)
 
 
+class Summed:
+    """Nodes with hidden models: all train a round, then there is a sum. The virtual time of both is the slowest node's
+    and that of `PASSES` trips from the lowest node to the farthest one, at the slowest latency. Set-ups are left out.
+    """
+
+    def __init__(self, setting: Setting, train: Rounds) -> None:
+        federation, world = setting.federation, setting.world
+        self.setting, self.stage = setting, Sums(setting, train)
+        self.speeds, (far_s, _) = node_speeds(world, federation), slow_ends(world.slow)
+        trip_s = max(latency_s_of(edge, world.links, far_s, federation.seed) for edge in federation.edges)
+        self.sum_s = PASSES * hops(federation, 0) * (trip_s + world.compute.engine_s)
+        usual_ns = max(speed.estimate_ns(own) for speed, own in zip(self.speeds, setting.steps.tolist(), strict=True))
+        self.every = world.evaluate_every_s or (usual_ns / NS + self.sum_s) * setting.rounds / POINTS
+        self.done = 0
+
+    def run(self) -> Iterator[Moment]:
+        now_s, steps = self.sum_s, self.setting.steps.tolist()
+        for done in self.stage.run(self.setting.rounds):
+            trained_ns = max(speed.round_ns(own) for speed, own in zip(self.speeds, steps, strict=True))
+            self.done, now_s = done, now_s + trained_ns / NS + self.sum_s
+            yield Moment(now_s, np.full(self.setting.nodes, done), None)
+
+    @property
+    def bytes_each(self) -> int:
+        """The bytes that each node has sent, as `p2pfl check` estimates them, and those of the sum of rows."""
+        nodes = self.setting.nodes
+        return bytes_each(ROWS_ENTRIES, nodes) + self.done * bytes_each(self.stage.entries, nodes)
+
+
 def _kept(setting: Setting) -> dict[str, Any]:
     """Return the model (d,) with which all nodes begin, and what decides which vectors are kept beside theirs."""
     kept = {"initial": setting.initial, "samples": setting.samples, "compressor": setting.compressor}
@@ -246,7 +291,8 @@ def simulate_arrays(
     train = Rounds(
         setting.grouped, setting.method, setting.device, own_draws=not in_step and setting.nodes <= MOST_PAIRED
     )
-    run = Together(setting, train) if in_step else Apart(setting, train)
+    hidden = federation.hides is not None
+    run = Summed(setting, train) if hidden else Together(setting, train) if in_step else Apart(setting, train)
     figures = _Figures(setting, train, run)
     to_do = setting.nodes * (federation.training.trained_rounds or setting.rounds)
     if on_progress is not None:
@@ -281,7 +327,7 @@ def simulate_arrays(
     report.cost = cost_of(
         began=began, set_up=set_up, ran=ran, evaluation_s=figures.evaluation_cpu_s, rounds=rounds, events=0
     )
-    report.computed = f"arrays, {clock}; training {train.how}"
+    report.computed = f"arrays, {'a sum each round' if hidden else clock}; training {train.how}"
     report.wall_time_s = round(time.monotonic() - wall, 3)
     return report
 
@@ -289,7 +335,7 @@ def simulate_arrays(
 class _Figures:
     """Measures a run, and makes its report."""
 
-    def __init__(self, setting: Setting, train: Rounds, run: Apart | Together) -> None:
+    def __init__(self, setting: Setting, train: Rounds, run: Apart | Together | Summed) -> None:
         self.setting, self.train, self.run = setting, train, run
         self.honest = [node for node in range(setting.nodes) if node not in setting.liars]
         self.sample = np.array(evaluated(setting.federation, self.honest))
@@ -323,7 +369,7 @@ class _Figures:
             trains = torch.from_numpy(self.run.clock.closed[self.sample] < 0)
             rows[trains] = self.run.stage.begun[trains]
         models = rows.cpu().numpy()
-        bytes_sent, messages_sent = self._traffic().sum(axis=1).tolist()
+        bytes_sent, messages_sent = self._sent_in_all()
         self.history.append(
             point_of(
                 self.train.evaluate(models, "test", self.sample),
@@ -340,10 +386,10 @@ class _Figures:
         self.evaluation_cpu_s += time.process_time() - began
 
     def report(self, moment: Moment, models: NDArray[Any]) -> Report:
-        federation, setting, traffic = self.setting.federation, self.setting, self._traffic()
+        federation, setting = self.setting.federation, self.setting
         everybody = np.arange(setting.nodes)
         scores = (self.train.evaluate(models, part, everybody) for part in ("test", "local"))
-        figures: list[list[Any]] = [moment.rounds.tolist(), _known(self.train.losses), *traffic.tolist(), *scores]
+        figures: list[list[Any]] = [moment.rounds.tolist(), _known(self.train.losses), *self._traffic(), *scores]
         poison = None if setting.attack is None else setting.attack.poison
         learned = success(setting.learners, poison, models, range(setting.nodes)) if poison else [None] * setting.nodes
         nodes = [
@@ -363,8 +409,12 @@ class _Figures:
             )
             for node, (rounds, loss, bytes_sent, messages_sent, test, local) in enumerate(zip(*figures, strict=True))
         ]
-        bytes_sent, messages_sent = traffic.sum(axis=1).tolist()
-        rate = None if is_directed(federation) else predicted(federation, setting.samples.tolist(), setting.size)
+        bytes_sent, messages_sent = self._sent_in_all()
+        rate = (
+            None
+            if is_directed(federation) or federation.hides
+            else predicted(federation, setting.samples.tolist(), setting.size)
+        )
         return report_of(
             federation,
             nodes,
@@ -373,7 +423,7 @@ class _Figures:
             measures=self.measures,
             bytes_sent=bytes_sent,
             messages_sent=messages_sent,
-            virtual_time_s=moment.now if isinstance(self.run, Apart) else None,
+            virtual_time_s=None if isinstance(self.run, Together) else moment.now,
             staleness=moment.staleness,
             contraction=Contraction(predicted=rate, measured=contraction_between(self.mixing)),
             attack=None if setting.attack is None else setting.attack.spec,
@@ -381,8 +431,16 @@ class _Figures:
             history=self.history,
         )
 
-    def _traffic(self) -> Integers:
-        """Count the bytes and messages that each node has sent (2, n): sessions, requests or replies, and words."""
+    def _sent_in_all(self) -> tuple[int, int | None]:
+        sent, messages = self._traffic()
+        return sum(sent), None if messages[0] is None else sum(messages)
+
+    def _traffic(self) -> tuple[list[int], list[Any]]:
+        """Return the bytes and messages that each node has sent: sessions, requests or replies, and words. Messages of
+        sums are not known.
+        """
+        if isinstance(self.run, Summed):
+            return [self.run.bytes_each] * self.setting.nodes, [None] * self.setting.nodes
         setting, words, (low, high) = self.setting, self.run.words, self.setting.ends.T
         body = make_compressor(setting.federation.gossip.compressor).size_bytes(setting.size)
         fields: dict[str, Any] = {"incarnation": 0, "seq": 1000, "version": 1000, "weight": 7.1, "pace_s": 0.1}
@@ -397,7 +455,7 @@ class _Figures:
         sessions += np.bincount(high, minlength=nodes) * UPPER_OPENING_BYTES
         sessions += np.bincount(setting.ends.ravel(), minlength=nodes) * GOODBYE_BYTES
         sent = asked * asks + answered * answers + word * words + sessions
-        return np.stack([sent, asks + answers + words]).astype(np.int64)
+        return sent.astype(np.int64).tolist(), (asks + answers + words).astype(np.int64).tolist()
 
 
 def _known(values: Floats) -> list[float | None]:

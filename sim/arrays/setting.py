@@ -127,6 +127,7 @@ def memory_of(setting: Setting) -> MethodMemory:
 
 
 EXACT = "without --arrays"
+REAL = "real nodes (p2pfl launch, Federation.run)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,10 +190,11 @@ def setting_of(
     liars = frozenset(world.liars.nodes if world.liars else ())
     learners = load_learners(federation, data, poison=attack.poison if attack else None, liars=liars)
     if not isinstance(learners, TorchNodes) or isinstance(learners.pool, str) or not learners.shareable:
-        why = f"a torch model without state of its own (no batch-norm), on tensors, with all of it shared; or {EXACT}"
+        why = "a torch model without state of its own (no batch-norm), on tensors, with all of it shared; or "
+        why += _instead(federation)
         raise UserError("arrays cannot train this task", file=federation.path, key="task", allowed=why)
     grouped = ManyModels(learners, learners.pool, method)
-    compressor = make_compressor(federation.gossip.compressor)
+    compressor = make_compressor("none" if federation.hides else federation.gossip.compressor)
     ends = np.array(federation.edges, dtype=np.int64).reshape(-1, 2)
     setting = Setting(
         federation=federation,
@@ -221,8 +223,14 @@ def refuse(federation: FederationConfig, world: WorldSpec, clock: str) -> None:
         raise UserError("arrays cannot simulate this", file=file, key=key, value=value, allowed=allowed)
 
 
+def _instead(federation: FederationConfig) -> str:
+    """Return what simulates the things that arrays do not."""
+    return EXACT if federation.hides is None else REAL
+
+
 def _refused(federation: FederationConfig, world: WorldSpec, clock: str) -> list[tuple[str, Any, str]]:
     """Return key, value and what is allowed for each thing that arrays do not simulate."""
+    instead = _instead(federation)
     training, links = federation.training, world.links
     faults = {
         "crash": world.crashes,
@@ -237,7 +245,6 @@ def _refused(federation: FederationConfig, world: WorldSpec, clock: str) -> list
         "links.drop": links.drop,
         "links.duplication": links.duplication,
         "privacy": federation.privacy,
-        "privacy.hide": federation.hides,
         "training.time_s": training.time_s,
         "training.stop": training.stop,
         "training.keep_optimizer": training.keep_optimizer,
@@ -245,13 +252,24 @@ def _refused(federation: FederationConfig, world: WorldSpec, clock: str) -> list
         "gossip.edge_compressors": federation.edge_compressors,
     }
     plain = bool | int | float | str
-    refused = [(key, value if isinstance(value, plain) else None, EXACT) for key, value in faults.items() if value]
+    refused = [(key, value if isinstance(value, plain) else None, instead) for key, value in faults.items() if value]
     if not is_simulated(method_of(federation)):
-        allowed = f"a method that exchanges the model alone, without terms, or variate; or {EXACT}"
+        allowed = f"a method that exchanges the model alone, without terms, or variate; or {instead}"
         refused.append(("training.method", federation.method, allowed))
     if training.speed_correction != 1.0:
-        refused.append(("training.speed_correction", training.speed_correction, f"1, or {EXACT}"))
+        refused.append(("training.speed_correction", training.speed_correction, f"1, or {instead}"))
+    if federation.hides is not None:
+        return [*refused, *_refused_in_sums(federation, world, clock)]
     return [*refused, *_refused_robust(federation, world, clock), *_refused_graphs(federation, clock)]
+
+
+def _refused_in_sums(federation: FederationConfig, world: WorldSpec, clock: str) -> Iterator[tuple[str, Any, str]]:
+    if world.liars is not None:
+        yield "liars.attack", world.liars.attack, f"no liars where models are hidden; or {REAL}"
+    if clock == "in-step":
+        yield "clock", clock, "no clock: where models are hidden, all nodes go in step, in virtual time"
+    if federation.training.closing == "train":
+        yield "training.closing", "train", "mix: where models are hidden, there are no closing rounds"
 
 
 def _refused_robust(federation: FederationConfig, world: WorldSpec, clock: str) -> Iterator[tuple[str, Any, str]]:

@@ -161,6 +161,9 @@ def layers_of(scene: Scene) -> list[Layer]:
     compressor = EXAMPLE_COMPRESSOR if own == "none" else own
     squeezed = replace(plain, gossip=replace(plain.gossip, compressor=compressor))
     bare = [Layer(name="no layer", federation=plain), Layer(name=compressor, federation=squeezed)]
+    if scene.hides is not None:
+        hidden = replace(plain, hides=scene.hides)
+        bare.append(Layer(name=f"hidden, {scene.hides.bits} bits", federation=hidden))
     return bare + [_private(scene, plain, unit) for unit in (RECORD, MEMBER)]
 
 
@@ -216,6 +219,9 @@ class Auditor:
                 self.findings.note(f"{layer.name}: {layer.missing}")
             elif layer.is_example:
                 self.findings.note(f"{layer.name}: an example, the federation does not promise this")
+            elif layer.federation.hides is not None:
+                text = "attacked is the mean change of the node and one other, the least that a sum tells; simulated"
+                self.findings.note(f"{layer.name}: {text}")
 
     @property
     def left_s(self) -> float:
@@ -286,7 +292,7 @@ class Auditor:
         for place, observe in places.items():
             exact, inverted = dict[str, Rebuilt](), dict[str, Rebuilt]()
             for layer in self.layers:
-                if layer.missing or self.left_s <= 0:
+                if layer.missing or self.left_s <= 0 or (place == REAL and layer.federation.hides):
                     continue
                 self.on_progress(f"{place}: {layer.name}")
                 copied = layer.copy(rounds=rounds, local_steps=1, local_epochs=None, batch_size=1)
@@ -311,7 +317,7 @@ class Auditor:
         """Listen to real nodes that train for the configured rounds."""
         figures: dict[str, Value] = {}
         for layer in self.layers:
-            if layer.missing or self.left_s <= 0:
+            if layer.missing or layer.federation.hides or self.left_s <= 0:
                 continue
             self.on_progress(f"what is told: {layer.name}")
             observed = self.observe(layer.copy(rounds=LISTENED, evaluate_every=1), self.scene.victim)

@@ -5,7 +5,7 @@ A scene is a copy of a federation reduced to one of its nodes and the neighbors,
 An exchange shows a neighbor the node's model, and the neighbor knows how far the exchange then moves it, because both
 ends compute the same D. So neighbors that combine what they see know where a local round began and ended, as precisely
 as the compressor allows. `Eye` watches, in virtual time (`observe_simulated`) and next to the engines of real nodes
-with real sockets, in this process (`observe_real`).
+with real sockets, in this process (`observe_real`). Where models are hidden, others see sums alone (`observe_sums`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from p2pfl.compress import Fragments, make_compressor
 from p2pfl.config.charter import compacted
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.model import FederationConfig, TaskConfig, TrainingConfig
-from p2pfl.config.sections import PrivacyConfig
+from p2pfl.config.sections import MEAN, HideConfig, PrivacyConfig
 from p2pfl.core.events import ApplyReply, ApplyRequest, Operation
 from p2pfl.engine.engine import Engine, Outcome
 from p2pfl.engine.state import NodeState
@@ -38,7 +38,8 @@ from p2pfl.features import FEATURES
 from p2pfl.features.status.feature import StatusDisplay
 from p2pfl.fleet.fleet import STOPPED, Child
 from p2pfl.fleet.one_process import InProcessFleet, _with_keys
-from p2pfl.learn.interface import Learner, Vector
+from p2pfl.learn.averaging import AveragedLearner, AveragedRounds
+from p2pfl.learn.interface import Learner, RoundStart, Vector
 from p2pfl.learn.load import load_task, resolved
 from p2pfl.learn.methods import method_of
 from p2pfl.learn.privacy.noise import Chance
@@ -84,6 +85,8 @@ class Scene:
     notes: tuple[str, ...] = ()
     privacy: PrivacyConfig | None = None
     """The privacy settings of the federation."""
+    hides: HideConfig | None = None
+    """How the federation hides models; `federation` does not."""
 
     @property
     def name(self) -> str:
@@ -129,7 +132,8 @@ def scene_of(file: Path, *, node: str | None = None) -> Scene:
     """
     federation = replace(compacted(load_config(file)), admin=(), edition=None, charter=b"")
     text = "is not attacked here: a neighbor gets no node's own messages, but sums"
-    refuse_sums(federation, text, "`p2pfl audit FOLDER --attacks sums`, which attacks these")
+    if federation.hides is None:
+        refuse_sums(federation, text, "`p2pfl audit FOLDER --attacks sums`, which attacks these")
     names = [member.name for member in federation.members]
     if node is not None and node not in names:
         raise UserError("no such node", file=federation.path, key="--node", value=node, allowed=", ".join(names))
@@ -218,6 +222,7 @@ def _scene_around(federation: FederationConfig, task: Task, held: dict[int, Data
         founders=(),
         discovery=False,
         privacy=None,
+        hides=None,
         training=_training(federation),
         gossip=replace(federation.gossip, rule="mean", start_wait_s=30.0, linger_s=2.0),
     )
@@ -228,6 +233,7 @@ def _scene_around(federation: FederationConfig, task: Task, held: dict[int, Data
         victim=0,
         notes=tuple(notes),
         privacy=federation.privacy,
+        hides=federation.hides,
     )
 
 
@@ -330,6 +336,8 @@ class Observation:
     """True if nothing of a model is lost in transmission."""
     vitals: Sequence[object] = field(default=())
     """Rows of vitals sent by a real victim, in order."""
+    seen: Sequence[RoundSeen] | None = None
+    """The rounds, where they are seen in sums and not in sightings."""
 
     def rounds(self) -> list[RoundSeen]:
         """Recover the rounds that changed the model, numbered from 0.
@@ -338,6 +346,8 @@ class Observation:
         transmission is lossless, the vectors shown distinguish one round from the next. The versions in messages are
         less exact: the first exchange after a commit may still name the version before.
         """
+        if self.seen is not None:
+            return list(self.seen)
         return _by_content(self) if self.lossless else _by_version(self)
 
 
@@ -451,8 +461,10 @@ class _Watching(Watch):
 
 def observe_simulated(federation: FederationConfig, learners: Sequence[Learner], victim: int) -> Observation:
     """Run `federation` in virtual time with these `learners`, one for each member, and watch `victim` from all its
-    neighbors. Raises LearningError if the task failed.
+    neighbors; of hidden models, the sums. Raises LearningError if the task failed.
     """
+    if federation.hides is not None:
+        return observe_sums(federation, learners, victim, federation.hides)
     spec = settle(AT_ONCE, len(federation.members), federation.seed)
     everyone = Learners(learners, method_of(federation))
     stage = PreparedRun(script(federation, spec, everyone))
@@ -467,6 +479,33 @@ def observe_simulated(federation: FederationConfig, learners: Sequence[Learner],
         models=stage.models(),
         lossless=is_lossless(federation),
     )
+
+
+def observe_sums(
+    federation: FederationConfig, learners: Sequence[Learner], victim: int, hides: HideConfig
+) -> Observation:
+    """Run rounds of hidden models, and see the mean change of the victim and one other member in each: the smallest sum
+    that is left of a group if as many work together as may. Raises LearningError if the task failed.
+    """
+    how: dict[str, Any] = {"members": len(learners), "seed": federation.seed}
+    nodes = [AveragedLearner(learner, hides, **how, node=node) for node, learner in enumerate(learners)]
+    common, model = nodes[0].averaged, learners[0].initial()
+    mean = AveragedRounds(replace(hides, outer=MEAN, outer_rate=None), size=model.size, **how, node=victim)
+    for averaged in (mean, *(node.averaged for node in nodes)):
+        averaged.rows = sum(learner.samples for learner in learners)
+    pair, seen, method = (victim, federation.neighbors(victim)[0]), list[RoundSeen](), method_of(federation)
+    for number in range(federation.training.rounds or ROUNDS):
+        for node in nodes:
+            node.train(RoundStart(model, method=method), number)
+        parts = [np.asarray(node.averaged.part, np.uint64) for node in nodes]
+        mean.common = common.common
+        change = mean.next_model(model, parts[pair[0]] + parts[pair[1]], len(pair), number) - model
+        seen.append(RoundSeen(number=number, start=model, change=change, flows=None))
+        model = common.next_model(model, np.sum(parts, axis=0, dtype=np.uint64), len(nodes), number)
+        for node in nodes[1:]:
+            node.averaged.common = common.common
+    models = np.stack([model] * len(nodes))
+    return Observation(victim=victim, initial=learners[0].initial(), sightings=(), models=models, seen=seen)
 
 
 class Spied(Application):

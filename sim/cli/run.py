@@ -59,15 +59,17 @@ def run(
     report, form = report_target(report, form)
     if report is not None:
         check_target(report, key="--report")
-    for key, value in {"--references": references or None}.items() if arrays else {"--clock": clock}.items():
-        if value is not None:
-            how_else = "without" if arrays else "with"
-            raise UserError(f"is for runs {how_else} --arrays", key=key, value=value, allowed=f"{how_else} --arrays")
     asked = {key: value for key, value in asked.items() if value is not None}
-    how = {"references": references is not False, "alone": bool(references), "arrays": arrays, "clock": clock}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         federation, world = _build(asked | {"arrays": arrays, "clock": clock})
+        as_arrays = arrays or federation.hides is not None
+        for key, value in {"--references": references or None}.items() if as_arrays else {"--clock": clock}.items():
+            if value is not None:
+                how_else = "without" if as_arrays else "with"
+                allowed = f"{how_else} --arrays" + " or hidden models" * as_arrays
+                raise UserError(f"is for runs {how_else} --arrays", key=key, value=value, allowed=allowed)
+        how = {"references": references is not False, "alone": bool(references), "arrays": arrays, "clock": clock}
         with _named_as_asked(asked):
             outcome = _simulate(federation, world, how, data="federation" in asked, quiet=quiet)
     except KeyboardInterrupt:
@@ -193,6 +195,8 @@ def _privacy_facts(report: Report) -> dict[str, Any]:
     privacy = (report.config or {}).get("privacy")
     if privacy is None:
         return {}
+    if "hide" in privacy:
+        return {"privacy": f"hidden models: {privacy['bits']} bits, outer step {privacy['outer']}"}
     amount = f"epsilon {privacy['epsilon']:g}" if privacy["noise"] is None else f"noise {privacy['noise']:g}"
     return {"privacy": f"by {privacy['unit']}: {amount}, delta {privacy['delta']:g}, clip {privacy['clip']:g}"}
 
@@ -247,14 +251,14 @@ def _set_apart(facts: dict[str, Any]) -> dict[str, Any]:
 
 def _cost_facts(report: Report) -> dict[str, Any]:
     count, staleness, sent = len(report.nodes), report.staleness, report.bytes_sent or 0
-    rounds, messages = [node.rounds or 0 for node in report.nodes], report.messages_sent or 0
+    rounds, messages = [node.rounds or 0 for node in report.nodes], report.messages_sent
     limit = ", ended by the limit" if report.reached_limit else ""
     return {
         "rounds of a node": _range(rounds),
         **beyond_facts(report),
         "virtual time": None if report.virtual_time_s is None else f"{report.virtual_time_s:.4g} s{limit}",
-        "sent, by a node": f"{size(sent / count)} in {messages / count:,.0f} messages",
-        "sent, in all": f"{size(sent)} in {messages:,} messages",
+        "sent, by a node": size(sent / count) + ("" if messages is None else f" in {messages / count:,.0f} messages"),
+        "sent, in all": size(sent) + ("" if messages is None else f" in {messages:,} messages"),
         "staleness": staleness and f"{staleness.mean:.3g} rounds, at most {staleness.max:,}",
     }
 

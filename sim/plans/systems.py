@@ -101,7 +101,10 @@ def check_wishes(wishes: PlanWishes) -> None:
 
 def _mistakes(wishes: PlanWishes) -> Iterator[UserError]:
     count, liars, most = wishes.count, wishes.liars, wishes.max_degree
-    least = 2 * liars + 1
+    least, base = 2 * liars + 1, wishes.base
+    if base is not None and base.in_step_by:
+        text = f"its rounds are secure sums ({base.in_step_by}): no rule, compressor or method is left to choose"
+        yield UserError(text, key="--task", value=wishes.task, allowed="a federation whose nodes gossip")
     if wishes.base is not None and wishes.nodes not in (None, count):
         text = f"the federation of --task has {count} nodes"
         yield UserError(text, key="--nodes", value=wishes.nodes, allowed="without --nodes")

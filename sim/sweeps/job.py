@@ -156,11 +156,10 @@ def build(job: Job) -> tuple[FederationConfig, WorldSpec]:
     options = job.options
     if "clock" in options and not options.get("arrays"):
         raise UserError("is for arrays alone", key="clock", value=options["clock"], allowed="with arrays = true")
-    if options.get("references") and options.get("arrays"):
-        raise UserError("are for runs without arrays", key="references", value=True, allowed="without arrays = true")
     try:
         federation, world = build_run({**options, "seed": job.seed})
-        if options.get("arrays"):
+        arrays = options.get("arrays") or federation.hides is not None
+        if arrays:
             from sim.arrays.setting import refuse  # noqa: PLC0415 - checking other sweeps takes no torch
 
             refuse(federation, world, options.get("clock", "apart"))
@@ -168,6 +167,9 @@ def build(job: Job) -> tuple[FederationConfig, WorldSpec]:
         # a sweep has no command-line options, but the same names
         error.key = error.key and error.key.removeprefix("--")
         raise
+    if options.get("references") and arrays:
+        text, allowed = "are for runs without arrays", "without arrays = true, and without hidden models"
+        raise UserError(text, key="references", value=True, allowed=allowed)
     return federation, world
 
 

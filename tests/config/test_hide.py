@@ -19,7 +19,7 @@ from p2pfl.config import (
 )
 from p2pfl.config.charter import sections
 from p2pfl.node import algorithm_of
-from sim import scene_of, simulate, with_privacy
+from sim import with_privacy
 
 HIDE = {"hide": "models"}
 SHARED = {"epsilon": 3, "noise": "shared", "delta": 1e-5}
@@ -122,14 +122,8 @@ def test_nodes_of_which_only_some_hide_differ_by_that_key(tmp_path):
     assert len({federation_id(one) for one in (bare, hiding, finer)}) == 3
 
 
-def test_simulator_and_audit_refuse_it_unless_privacy_is_turned_off(tmp_path):
-    federation = hidden(rounds=2)
-    with pytest.raises(UserError, match="is not simulated") as caught:
-        simulate(federation.config)
-    assert (caught.value.key, caught.value.value) == ("privacy.hide", "models")
-    with pytest.raises(UserError, match="is not attacked here"):
-        scene_of(federation.save(tmp_path / "ward") / "federation.toml")
-    assert with_privacy(federation.config, "none").in_step_by == ""
+def test_it_may_be_turned_off_for_a_simulation():
+    assert with_privacy(hidden().config, "none").in_step_by == ""
 
 
 def test_a_node_that_cannot_hide_its_model_does_not_gossip_it():

@@ -97,7 +97,7 @@ def test_what_is_not_simulated_of_hidden_models_is_one_sentence(how, key):
 
 
 def test_a_model_too_large_for_a_sum_is_refused(monkeypatch):
-    monkeypatch.setattr("p2pfl.features.shared_noise.rounds.MOST_ENTRIES", 100)
+    monkeypatch.setattr("p2pfl.features.shared_noise.rounds.MOST_ENTRIES", 40)
     with pytest.raises(UserError, match="too large for hidden models"):
         simulate(hidden())
 

@@ -50,7 +50,8 @@ class GroupWorld(SumWorld):
         groups = changes.pop("groups", groups_of(count, colluders))
         super().__init__(count, edges, colluders=colluders, least=colluders + 2, groups=groups, **changes)
         self.groups, self.liar = groups, None
-        self.data = lambda _: b"d" * 32
+        self.data, see = lambda _: b"d" * 32, self.watch._see_vector
+        self.watch._see_vector = lambda member, part: see(member, part) if len(part.vector) == 8 * self.size else None
 
     def vector(self, index, label):
         words = super().vector(index, label)
@@ -122,7 +123,7 @@ def wrong_part(world, chance, part):
     """A part as a liar passes it on: of one member alone, of others, of too many, of none, or garbage."""
     members = members_of(part.members)
     garbage = np.array([chance.getrandbits(64) for _ in range(world.size)], "<u8").tobytes()
-    match chance.randrange(6):
+    match chance.randrange(7):
         case 0 if members:
             return BranchPart(wave=part.wave, members=bits_of(members[:1]), vector=part.vector)
         case 1:
@@ -133,6 +134,8 @@ def wrong_part(world, chance, part):
             return BranchPart(wave=part.wave, members=part.members, vector=garbage)
         case 4:
             return BranchPart(wave=part.wave, members=bits_of({*members, world.liar}), vector=part.vector)
+        case 5:
+            return BranchPart(wave=part.wave, members=bits_of({world.liar}), vector=part.vector[8:])
     return part
 
 

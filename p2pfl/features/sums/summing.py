@@ -82,13 +82,17 @@ class Branch:
         total: Words = np.zeros(0, "<u8")
         wave = self.taken.wave
         asked = frozenset(members_of(wave.members)) if isinstance(wave, GroupWave) else None
-        if own is not None and (asked is None or own[0] in asked) and wave.terms == own[1]:
-            members, total = frozenset({own[0]}), own[2].copy()
+        size = None
+        if own is not None and wave.terms == own[1]:
+            size = own[2].size
+            if asked is None or own[0] in asked:
+                members, total = frozenset({own[0]}), own[2].copy()
         for _, (others, vector) in sorted(self.parts.items()):
-            if not others or members & others or (members and vector.size != total.size):
+            if not others or members & others or vector.size != (size or vector.size):
                 continue
             if asked is not None and not others <= asked:
                 continue
+            size = vector.size
             total = total + vector if members else vector.copy()
             members |= others
         return members, total

@@ -9,21 +9,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.features.sums import (
+    Branch,
     BranchPart,
     Effects,
     GroupWave,
+    KeptSums,
     MemberList,
+    NewStatement,
     Post,
     Reveal,
+    SetupOpening,
     SlotVote,
+    SumHistory,
     VectorReady,
     Wave,
+    atoms,
     bits_of,
     decode_statement,
+    is_sound,
     members_of,
 )
 from p2pfl.learn.averaging import check_of
@@ -222,3 +229,180 @@ def run(seed):
     world.run(until_s=1e5)
     world.check_groups()
     return world.verdict()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(6))
+def test_in_any_world_a_sum_is_of_whole_groups_and_right_or_refused(block):
+    for seed in range(block * 10, block * 10 + 10):
+        assert run(seed)[2] == 0, f"seed {seed}"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("block", range(10))
+def test_in_a_thousand_worlds_a_sum_is_of_whole_groups_and_right_or_refused(block):
+    for seed in range(block * 100, block * 100 + 100):
+        try:
+            run(seed)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
+
+
+def sets_of(world, label):
+    return {done.members for _, done in world.done if done.label == label}
+
+
+def test_a_dead_member_takes_its_group_out_and_brings_it_back():
+    world = GroupWorld(9, complete(9))
+    world.ask_all("a", "b", "c", "d", pause_s=3.0)
+    world.schedule(3.0, lambda: world.crash(4))
+    world.schedule(7.0, lambda: (world.start(4), world.ask(4, "d")))
+    world.run()
+    world.check_groups()
+    assert sets_of(world, "b") == {(0, 1, 2, 6, 7, 8)}
+    assert sets_of(world, "d") == {tuple(range(9))}
+    assert not world.refused
+    assert not world.held_up
+
+
+def test_where_no_group_is_whole_no_vector_leaves_and_nobody_is_blamed():
+    """A wave that asks for nobody is one that no member may send: its author would be struck for it."""
+    world = GroupWorld(6, complete(6))
+    for member in (0, 1, 3, 4):
+        world.schedule(0.1, lambda member=member: world.ask(member, "one"))
+    world.run()
+    assert {refused.reason for _, refused in world.refused} == {"no group is ready as a whole"}
+    assert not world.held_up
+    assert not any(isinstance(message, BranchPart) for _, message in world.messages)
+
+
+def test_a_group_that_is_ready_after_the_wave_is_in_the_next_one():
+    """It was not asked for its parts, so these are not lost, though another's are."""
+    world = GroupWorld(9, complete(9), link=Link(delay_s=(0.01, 0.02)))
+    for member in range(6):
+        world.schedule(0.1, lambda member=member: world.ask(member, "one"))
+
+    def late():
+        world.crash(5)
+        for member in (6, 7, 8):
+            world.ask(member, "one")
+
+    world.at_first(GroupWave, late)
+    world.run()
+    world.check_groups()
+    assert sets_of(world, "one") == {(0, 1, 2, 6, 7, 8)}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_living_behind_a_dead_parent_stay_in_the_sum(seed):
+    """One wave has lost them, and the next finds them on another way."""
+    world = GroupWorld(9, ring(9), seed=seed)
+    world.ask_all("one")
+    world.at_first(GroupWave, lambda: world.crash(1), by=1)
+    world.run()
+    world.check_groups()
+    assert sets_of(world, "one") == {(3, 4, 5, 6, 7, 8)}
+
+
+ODD = [
+    GroupWave(setup=bytes(16), number=0, epoch=0, terms=bytes(32), members=bits)
+    for bits in (b"", bits_of({0, 1}), bits_of({0, 1, 2, 3}), bits_of({3, 4, 5, 6}), bits_of({6, 7, 8}))
+]
+
+
+@pytest.mark.parametrize("wave", [*ODD, Wave(setup=bytes(16), number=0, epoch=0, terms=bytes(32))])
+def test_no_member_may_ask_for_a_part_of_a_group(wave):
+    world = GroupWorld(6, complete(6))
+    assert not is_sound(1, wave, world.nodes[0].settings)
+    assert is_sound(1, GroupWave(setup=bytes(16), number=0, epoch=0, terms=bytes(32), members=bits_of({3, 4, 5})), world.nodes[0].settings)
+    alone = GroupWorld(6, complete(6), groups=()).nodes[0].settings
+    assert is_sound(1, wave, alone) is (type(wave) is Wave)
+
+
+def test_a_liar_that_proposes_a_part_of_a_group_is_found_out_and_stops_nobody():
+    """Such a list would leave one member out, and its difference from another sum would be that one's vector."""
+    world = GroupWorld(6, complete(6))
+    world.liar = 0
+    members = bits_of({0, 1, 2, 3, 4})
+
+    def propose(node):
+        of = {"setup": node.setup.id, "number": 0, "terms": world.terms("one")}
+        return MemberList(**of, members=members, total=bytes(32))
+
+    world.ask_all("one", "two")
+    world.at_first(VectorReady, lambda: world.let_state(0, propose), by=0)
+    world.run()
+    world.check_groups()
+    assert {by for _, by, member, why in world.held_up if member == 0 and "a part of a group" in why} == {1, 2, 3, 4, 5}
+    assert not any(isinstance(statement, frozenset) and len(statement) == 5 for statement in world.lists())
+    assert sets_of(world, "two") <= {(3, 4, 5), tuple(range(6))}
+
+
+def branch(asked, own, *parts):
+    wave = GroupWave(setup=bytes(16), number=0, epoch=0, terms=bytes(32), members=bits_of(asked))
+    taken = NewStatement(id=bytes(16), author=0, statement=wave, post=None, peer=None)
+    vectors = {peer: (frozenset(members), np.full(size, 1, "<u8")) for peer, (members, size) in enumerate(parts)}
+    return Branch(taken=taken, waiting=set(), parts=vectors).merged((own, bytes(32), np.full(4, 1, "<u8")))
+
+
+def test_a_part_counts_only_if_it_is_of_members_who_were_asked():
+    members, total = branch({0, 1, 2}, 0, ({1, 5}, 4), ({2}, 4))
+    assert members == {0, 2}
+    assert total.tolist() == [2] * 4
+
+
+def test_a_part_of_another_size_keeps_no_right_part_out_where_the_own_vector_is_not_asked_for():
+    """The root would propose a total of another size, and be blamed for it."""
+    members, total = branch({0, 1, 2}, 5, ({1}, 3), ({0, 2}, 4))
+    assert members == {0, 2}
+    assert total.size == 4
+
+
+def test_a_set_up_has_a_whole_group():
+    """Else it serves no sum, and everybody would wait for the next one."""
+    settings = GroupWorld(6, complete(6)).nodes[0].settings
+    opening = SetupOpening(members=bits_of({0, 1, 3, 4}), keys=bytes(64))
+    assert not is_sound(0, opening, settings)
+    assert is_sound(0, SetupOpening(members=bits_of({0, 1, 2, 4}), keys=bytes(64)), settings)
+
+
+def test_who_was_struck_is_left_out_only_where_a_whole_group_is_left():
+    world = GroupWorld(4, complete(4))
+    world.ask_all("a", "b", "c", "d", "e")
+    for node in world.nodes.values():
+        for _ in range(3):
+            node.blame.strike(3, "it was slow")
+    world.run()
+    world.check_groups()
+    assert sets_of(world, "e") == {(0, 1, 2, 3)}
+
+
+@pytest.mark.parametrize("groups", [({0, 1}, {2, 3, 4, 5}), ({0, 1, 2}, {2, 3, 4, 5})])
+def test_groups_are_disjoint_and_have_two_honest_members(groups):
+    with pytest.raises(ValueError, match="groups"):
+        GroupWorld(6, complete(6), groups=tuple(map(frozenset, groups)))
+
+
+SETS = st.lists(st.frozensets(st.integers(0, 8), min_size=1), min_size=1, max_size=8)
+
+
+@given(SETS, st.integers(1, 4))
+def test_a_history_allows_the_same_by_atoms_as_by_all_its_sets(sets, least):
+    history = SumHistory(least)
+    for place, members in enumerate(sets):
+        assert history.allows(b"d", members) == (atoms(sets[: place + 1])[0] >= least)
+        history.keep(b"d", members)
+
+
+def test_what_is_kept_of_sums_of_whole_groups_is_bounded_over_restarts(tmp_path):
+    """Ten thousand rounds with one group or another out are no longer than a few."""
+    chance, groups = random.Random(1), groups_of(30)
+    for _ in range(3):
+        kept = KeptSums(tmp_path, [bytes([index] * 32) for index in range(30)])
+        for _ in range(300):
+            kept.add(b"d" * 32, frozenset().union(*chance.sample(groups, chance.randint(1, 10))))
+    assert len(kept.past) <= len(groups)
+    history = SumHistory(3, kept.past)
+    assert not history.allows(b"d" * 32, frozenset(range(29)))
+    assert history.allows(b"d" * 32, frozenset(range(6, 30)))

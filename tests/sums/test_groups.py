@@ -299,7 +299,7 @@ def test_the_living_behind_a_dead_parent_stay_in_the_sum(seed):
     """One wave has lost them, and the next finds them on another way."""
     world = GroupWorld(9, ring(9), seed=seed)
     world.ask_all("one")
-    world.at_first(GroupWave, lambda: world.crash(1), by=1)
+    world.at_first(GroupWave, lambda: world.crash(1), by=2)
     world.run()
     world.check_groups()
     assert sets_of(world, "one") == {(3, 4, 5, 6, 7, 8)}

@@ -152,16 +152,6 @@ def test_a_node_with_many_rows_counts_for_twice_the_mean():
     assert int(part_of(made, start, start, samples=150)[0]) == 150
 
 
-def test_where_over_a_quarter_of_the_nodes_clip_the_range_grows():
-    start = np.full(1000, 0.01, np.float32)
-    made = rounds_of(1000, 3)
-    for ended, grows in ((start + 1, True), (start, False)):
-        before, total = made.common["share"].copy(), 3 * part_of(made, start, ended)
-        assert int(total[1]) == 3 * grows
-        made.next_model(start, total, 3, 3)
-        assert (made.common["share"] > before) == grows
-
-
 @given(SEEDS, st.sampled_from(["adam", "mean", "momentum"]), st.integers(0, 3))
 def test_what_is_kept_and_packed_comes_back(seed, outer, rounds):
     made, other = rounds_of(30, 3, outer=outer), rounds_of(30, 3, outer=outer, rows=7)
@@ -185,7 +175,7 @@ def test_the_state_of_another_model_is_refused():
     state = made.packed(model, 1)
     negative = np.array([-1], "<i8").tobytes() + state[8:]
     for wrong, size in ((state, 29), (state, 31), (state[:-1], 30), (state + b"0", 30), (b"", 30), (negative, 30)):
-        with pytest.raises(ValueError, match="no state|buffer"):
+        with pytest.raises(ValueError, match=r"no state|buffer"):
             made.unpack(wrong, size)
     with pytest.raises(ValueError, match="no state"):
         rounds_of(30, 3, outer="mean").unpack(state, 30)

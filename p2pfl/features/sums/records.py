@@ -200,6 +200,8 @@ class SumHistory:
         return min(map(len, self._split(data, members))) >= self._least
 
     def _split(self, data: bytes, members: frozenset[int]) -> frozenset[frozenset[int]]:
-        atoms = self._atoms.get(data, frozenset())
-        rest = members.difference(*atoms)
-        return frozenset({*(atom & members for atom in atoms), *(atom - members for atom in atoms), rest} - {frozenset()})
+        before = self._atoms.get(data, frozenset())
+        atoms = {members.difference(*before)}
+        for atom in before:
+            atoms |= {atom & members, atom - members}
+        return frozenset(atoms - {frozenset()})

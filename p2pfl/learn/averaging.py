@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.compress.rotation import rotate_rows, rotate_rows_back
+from p2pfl.compress.rotation import LARGEST, rotate_rows, rotate_rows_back
 from p2pfl.config.sections import HideConfig
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Vector
 from p2pfl.learn.privacy.rounds import AVERAGED, AlikeRounds, WrappedLearner, own_part
@@ -158,16 +158,16 @@ class AveragedRounds(AlikeRounds):
         return np.rint(tile.astype(np.float64) / most * FINE).astype(np.int64)
 
     def give_change(self, start: Vector, ended: Vector, samples: int, round_index: int) -> None:
-        """Make this node's part from a round's change (d,) on so many rows; one that is not finite counts as zero."""
+        """Make this node's part from a round's change (d,) on so many rows; one that has diverged counts as zero."""
         packing, most = self.packing, self.range_of(start)
         weight = min(samples, MOST_TIMES * self.mean_rows)
-        is_finite = bool(np.isfinite(ended).all())
+        is_sound = bool((np.abs(ended) < LARGEST).all())  # of larger ones the rotation would overflow
         part = np.zeros(self.entries, np.uint64)
         draws = np.random.default_rng((self._seed, self._node, round_index))
         at, clipped = HEAD, 0
         for number, tile in enumerate(packing.tiles()):
             change = np.zeros((1, tile.stop - tile.start), np.float32)
-            if is_finite:
+            if is_sound:
                 np.subtract(ended[tile], start[tile], out=change[0])
             change *= np.float32(weight / self.mean_rows)
             rotate_rows(change, self._turn(number, round_index))

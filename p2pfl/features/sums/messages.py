@@ -270,6 +270,9 @@ class SumSettings:
             raise ValueError(f"least = {self.least} of {count} members, colluders = {t}: {why}")
         if not (1 <= self.sums <= MOST_SUMS and 0 <= self.index < count):
             raise ValueError(f"member {self.index} of {count}, {self.sums} sums of a set-up: at most {MOST_SUMS}")
+        grouped = [member for group in self.groups for member in group]
+        if len(set(grouped)) < len(grouped) or any(len(group) < t + 2 for group in self.groups):
+            raise ValueError(f"groups: each has at least {t + 2} members, and no member is in two")
 
     @property
     def count(self) -> int:
@@ -281,9 +284,12 @@ class SumSettings:
 
     def whole(self, members: Collection[int]) -> frozenset[int]:
         """Return the members whose groups are among these as a whole; without groups, all of these."""
-        if not self.groups:
-            return frozenset(members)
-        return frozenset().union(*(group for group in self.groups if group <= set(members)))
+        there = frozenset(members)
+        return frozenset().union(*(group for group in self.groups if group <= there)) if self.groups else there
+
+    def are_enough(self, members: Collection[int]) -> bool:
+        """Return True if a set-up of these members can have a sum."""
+        return len(members) >= max(self.quorum, self.least) and len(self.whole(members)) >= self.least
 
     @property
     def threshold(self) -> int:

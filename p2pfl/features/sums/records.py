@@ -184,13 +184,24 @@ class SumHistory:
 
     def __init__(self, least: int, past: Iterable[tuple[bytes, frozenset[int]]] = ()) -> None:
         self._least = least
-        self._sets: dict[bytes, set[frozenset[int]]] = {}
+        self._atoms: dict[bytes, frozenset[frozenset[int]]] = {}
+        """The atoms of the sets of each data: however many sums there are, no more than members."""
         for data, members in past:
             self.keep(data, members)
 
     def keep(self, data: bytes, members: frozenset[int]) -> None:
-        self._sets.setdefault(data, set()).add(members)
+        self._atoms[data] = self._split(data, members)
+
+    def adds(self, data: bytes, members: frozenset[int]) -> bool:
+        """Return True if a set says more than those before it: if it is no union of their atoms."""
+        return self._split(data, members) != self._atoms.get(data)
 
     def allows(self, data: bytes, members: frozenset[int]) -> bool:
-        sets = self._sets.get(data, set()) | {members}
-        return atoms(tuple(sets))[0] >= self._least
+        return min(map(len, self._split(data, members))) >= self._least
+
+    def _split(self, data: bytes, members: frozenset[int]) -> frozenset[frozenset[int]]:
+        before = self._atoms.get(data, frozenset())
+        atoms = {members.difference(*before)}
+        for atom in before:
+            atoms |= {atom & members, atom - members}
+        return frozenset(atoms - {frozenset()})

@@ -22,6 +22,7 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.sums.messages import SumSettings, quorum
 from p2pfl.features.sums.protocol import Sums
+from p2pfl.features.sums.records import SumHistory
 from p2pfl.features.sums.talk import SendMessage, SumTalk
 from p2pfl.storage.disk import create_file, lock_folder, replace_file, storage_errors, truncate_file, write_all
 
@@ -53,15 +54,15 @@ class KeptSums:
         """All that was kept, in order."""
         self._size = 0
         self._read(self._path)
-        self._known = set(self.past)
+        self._history = SumHistory(0, self.past)
 
     def add(self, data: bytes, members: frozenset[int]) -> None:
-        """Keep a record; it is on the disk when this returns. Raises StorageError."""
-        if (data, members) in self._known:
+        """Keep a record, if it says anything new; it is on the disk when this returns. Raises StorageError."""
+        if not self._history.adds(data, members):
             return
         self._size = append_record(self._path, self._size, self._packed(data, members))
         self.past.append((data, members))
-        self._known.add((data, members))
+        self._history.keep(data, members)
 
     def _read(self, path: Path) -> None:
         with storage_errors(path):

@@ -150,7 +150,7 @@ class SumSetup:
         """True if these can bear the loss of t: enough hold each one's shares, and their masks stay connected."""
         settings = self.settings
         return (
-            len(roster) >= max(settings.quorum, settings.least)
+            settings.are_enough(roster)
             and set(roster) <= set(self.members)
             and all(self._holders(member, roster, acks) >= settings.acks_needed(len(self.members)) for member in roster)
             and withstands(self.circle, self.reach, roster, settings.colluders)
@@ -402,8 +402,7 @@ class KeySetup:
         fresh = self._records.fresh
         left = {member: name for member, name in fresh.items() if not self._is_out(member)}
         heard = {member: name for member, name in left.items() if member not in self._mute - self.only}
-        enough = max(self._settings.quorum, self._settings.least)
-        return next((some for some in (heard, left) if len(some) >= enough), fresh)
+        return next((some for some in (heard, left) if self._settings.are_enough(some)), fresh)
 
     def _is_out(self, member: int) -> bool:
         return self._blame.is_banned(member) and member not in self.only
@@ -427,7 +426,7 @@ class KeySetup:
     def _open(self, now: float) -> Iterator[Statement]:
         """Open a set-up, if it is this member's turn."""
         settings, fresh = self._settings, self.fresh
-        if len(fresh) < max(settings.quorum, settings.least) or settings.index not in fresh:
+        if not settings.are_enough(fresh) or settings.index not in fresh:
             return
         self._quorum = min(now, self._quorum)
         if self._turn_comes(settings.index, now):

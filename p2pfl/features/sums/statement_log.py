@@ -117,10 +117,8 @@ def is_sound(author: int, statement: Statement, settings: SumSettings) -> bool:
             return bool(asked) and bool(settings.groups) and settings.whole(asked) == asked
         case SetupOpening():
             named = statement.named()
-            few = max(settings.quorum, settings.least)
-            return (
-                named is not None and len(named) >= few and author in named and settings.are_members(statement.members)
-            )
+            is_known = named is not None and author in named and settings.are_members(statement.members)
+            return is_known and settings.are_enough(named or {})
         case Parcel():
             size = settings.sums * PAIR_BYTES + SEAL_BYTES
             return statement.to < settings.count and statement.to != author and len(statement.sealed) == size

@@ -81,12 +81,18 @@ class Branch:
         members: frozenset[int] = frozenset()
         total: Words = np.zeros(0, "<u8")
         wave = self.taken.wave
-        is_asked = own is not None and (not isinstance(wave, GroupWave) or own[0] in members_of(wave.members))
-        if own is not None and is_asked and wave.terms == own[1]:
-            members, total = frozenset({own[0]}), own[2].copy()
+        asked = frozenset(members_of(wave.members)) if isinstance(wave, GroupWave) else None
+        size = None
+        if own is not None and wave.terms == own[1]:
+            size = own[2].size
+            if asked is None or own[0] in asked:
+                members, total = frozenset({own[0]}), own[2].copy()
         for _, (others, vector) in sorted(self.parts.items()):
-            if not others or members & others or (members and vector.size != total.size):
+            if not others or members & others or vector.size != (size or vector.size):
                 continue
+            if asked is not None and not others <= asked:
+                continue
+            size = vector.size
             total = total + vector if members else vector.copy()
             members |= others
         return members, total
@@ -273,9 +279,9 @@ class Sum:
         """True if it ended by waiting in vain."""
         self._index = setup.settings.index
         self._clock = _Clock(began=now)
-        self._last: frozenset[int] = frozenset()
+        self._last = self._missed = frozenset[int]()
         self._lost: frozenset[int] = frozenset()
-        """The members, with groups, whose parts an own wave has not brought."""
+        """The members, with groups, whose parts an own wave has not brought, nor that before it."""
         self._flaws: dict[bytes, str] = {}
         """Why this member does not sign a list, by the list's id; empty: nothing is wrong."""
         self._flaw = ""
@@ -366,12 +372,19 @@ class Sum:
             clock.quorum, clock.is_quorum = now, True
         gathered = self._tree.gathered.get(self.key)
         if gathered is not None:
-            yield from self._propose(asked, *gathered[1:], frozenset(ready))
+            wave = tally.waves[gathered[0]].wave
+            due = frozenset(members_of(wave.members)) if isinstance(wave, GroupWave) else frozenset(ready)
+            yield from self._propose(asked, *gathered[1:], due)
         elif self._index in tally.signed:
             return
-        elif clock.is_quorum and self._own_waves() < MOST_TURNS and self._is_turn(ready, now, wait_s):
+        elif clock.is_quorum and self._is_turn(ready, now, wait_s) and self._may_ask():
             clock.moved = now
             yield self._wave(asked)
+
+    def _may_ask(self) -> bool:
+        """True if this member may send another wave; with groups, if parts come of it that can be a list."""
+        is_vain = bool(self.setup.settings.groups and self.setup.flaw(self._due))
+        return self._own_waves() < MOST_TURNS and not is_vain
 
     def _own_waves(self) -> int:
         """The waves that this member has sent."""
@@ -410,22 +423,24 @@ class Sum:
         return self.setup.settings.whole(frozenset(self._alike) - self._lost)
 
     def _propose(
-        self, asked: SumRequest, members: frozenset[int], total: Words, slow: frozenset[int], ready: frozenset[int]
+        self, asked: SumRequest, members: frozenset[int], total: Words, slow: frozenset[int], due: frozenset[int]
     ) -> Iterator[Step]:
-        """Propose who has come, or ask again if one who is ready was missed; not if it alone holds its part back."""
+        """Propose who has come, or ask again if one of `due` was missed; not if it alone holds its part back."""
         del self._tree.gathered[self.key]
         if self._index in self._tally.authors.values():
             return
-        whole = self.setup.settings.whole(members)
-        if whole != members:
-            self._lost |= self.setup.settings.whole(ready - self._lost) - members
-            if self._own_waves() < MOST_TURNS and self._due:
-                yield self._wave(asked)
-            return
-        missed = self.setup.settings.whole(ready - self._lost) - members
+        missed = due - members
         is_held = len(missed) == 1 and missed <= slow
         if is_held:
             self._blame.strike(min(missed), "it has said for too long that it waits for parts of a wave")
+        if self.setup.settings.groups:
+            self._lost |= missed if is_held else missed & self._missed
+            self._missed = missed
+        if self.setup.settings.whole(members) != members:
+            if self._may_ask():
+                yield self._wave(asked)
+            return
+        missed = self._due - members
         can_do_without = is_held and not asked.only and not self.setup.flaw(members)
         if missed and not can_do_without and members != self._last and self._own_waves() < MOST_EPOCHS:
             self._last = members
@@ -499,11 +514,11 @@ class Sum:
     def _tire(self, asked: SumRequest, now: float, wait_s: float) -> Iterator[Step]:
         clock = self._clock
         start = clock.quorum if clock.is_quorum else clock.began + 20 * asked.pause_s
-        reason = self._flaw or (
-            "no list was signed by enough members in time" if clock.is_quorum else "too few members are ready"
-        )
+        is_whole = bool(self.setup.settings.whole(self._alike))
+        no_list = "no list was signed by enough members in time" if is_whole else "no group is ready as a whole"
+        reason = self._flaw or (no_list if clock.is_quorum else "too few members are ready")
         if now > start + LATE * wait_s and not self.has_voted():
-            if clock.is_quorum and not self._flaw:
+            if clock.is_quorum and not self._flaw and is_whole:
                 first = min(self._alike, key=self._blame.turn)
                 self._blame.strike(first, "it was to lead a sum of which no list could be signed")
             yield self._quit(reason)

@@ -1,0 +1,209 @@
+"""Rounds of hidden models: parts add up to the weighted mean, garbage is refused, and all compute the same bits."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pfl.config.sections import HideConfig
+from p2pfl.learn.averaging import MOST_TIMES, TILE, AveragedRounds, Packing, check_of
+
+BITS, MEMBERS, SIZES, SEEDS = st.integers(4, 24), st.integers(2, 40), st.integers(1, 300), st.integers(0, 2**32)
+
+
+def rounds_of(size, members, *, bits=8, node=0, rows=None, **changes):
+    made = AveragedRounds(HideConfig(bits=bits, **changes), size=size, members=members, seed=5, node=node)
+    made.rows = 100 * members if rows is None else rows
+    return made
+
+
+def part_of(made, start, ended, samples=100, round_index=3):
+    made.give_change(start, ended, samples, round_index)
+    return made.part.copy()
+
+
+def case(seed, size, members, bits):
+    """A common model, each node's change, too small to be clipped, and its rows; the parts of all."""
+    chance = np.random.default_rng(seed)
+    start = chance.standard_normal(size).astype(np.float32)
+    changes = chance.standard_normal((members, size)).astype(np.float32)
+    changes *= 0.3 * np.abs(start).max() / np.sqrt(size) / np.linalg.norm(changes, axis=1, keepdims=True)
+    rows = chance.integers(1, 200, members)
+    total = int(rows.sum())
+    made = [rounds_of(size, members, bits=bits, node=node, rows=total, outer="mean") for node in range(members)]
+    parts = [
+        part_of(each, start, start + change, int(count))
+        for each, change, count in zip(made, changes, rows, strict=True)
+    ]
+    return made[0], start, changes, rows, parts
+
+
+@given(BITS, MEMBERS, SIZES, SEEDS, st.booleans())
+def test_packed_numbers_add_up_whatever_their_bits_and_members(bits, members, size, seed, is_full):
+    packing = Packing(size=size, bits=bits, members=members)
+    numbers = np.random.default_rng(seed).integers(0, packing.levels, (members, size), np.uint64, endpoint=True)
+    if is_full:
+        numbers[:] = packing.levels
+    words = sum(packing.pack(each) for each in numbers)
+    assert packing.unpack(words, size).tolist() == numbers.sum(axis=0).tolist()
+    assert not packing.exceeds(words, size, members)
+    assert is_full is False or packing.exceeds(words, size, members - 1)
+
+
+@given(SEEDS, st.integers(1, 400), st.integers(2, 12), BITS)
+def test_a_sum_of_parts_decodes_to_the_weighted_mean_up_to_rounding(seed, size, members, bits):
+    made, start, changes, rows, parts = case(seed, size, members, bits)
+    total = sum(parts)
+    assert made.is_possible(total, members)
+    weights = np.minimum(rows, MOST_TIMES * made.mean_rows)
+    assert int(total[0]) == weights.sum()
+    mean = (weights[:, None] * changes.astype(np.float64)).sum(axis=0) / weights.sum()
+    found = made.next_model(start, total, members, 3).astype(np.float64) - start
+    # Each number is off by less than a level, and the rotation keeps lengths.
+    level = 2.0 * made.range_of(start) / made.packing.levels
+    bound = np.sqrt(size) * members * level * made.mean_rows / weights.sum()
+    assert np.linalg.norm(found - mean) <= bound + 1e-5 * np.abs(start).max() * np.sqrt(size)
+
+
+def test_rounding_is_right_on_average():
+    """The error falls with the rounds that it is averaged over, so nothing is lost on one side."""
+    start, change = np.ones(64, np.float32), np.full(64, 0.01, np.float32)
+    made = rounds_of(64, 2, bits=4, outer="mean")
+    steps = []
+    for index in range(400):
+        total = 2 * part_of(made, start, start + change, round_index=index)
+        total[0], total[1], total[-1] = 200, 0, check_of(np.array([200, 0], np.uint64))
+        made.common["share"][:] = 1.0
+        steps.append(made.next_model(start, total, 2, index) - start)
+    assert abs(float(np.mean(steps)) - 0.01) < 0.002
+
+
+@given(SEEDS, st.integers(1, 200), st.integers(3, 9))
+def test_garbage_is_refused(seed, size, members):
+    made, *_, parts = case(seed, size, members, 8)
+    chance, total = np.random.default_rng(seed), sum(parts)
+    spoiled = total.copy()
+    spoiled[chance.integers(total.size)] += chance.integers(1, 2**64, dtype=np.uint64)
+    masked = total + chance.integers(0, 2**64, total.size, np.uint64)
+    for wrong in (spoiled, masked, total - parts[0] + parts[0][::-1], total[:-1], np.zeros_like(total)):
+        assert not made.is_possible(wrong, members)
+    assert not made.is_possible(np.append(total, np.uint64(0)), members)
+
+
+def test_garbage_that_is_in_range_is_refused_by_its_check():
+    """Two members' numbers of 15 bits fill all 64 bits of a word, so that nearly all words are in range."""
+    made = rounds_of(40, 2, bits=15)
+    chance, in_range = np.random.default_rng(1), 0
+    for _ in range(50):
+        total = chance.integers(0, 2**64, made.entries, np.uint64)
+        total[:2] = 200, 0
+        total[-1] = check_of(total[:2])
+        in_range += not made.packing.exceeds(total[2:-2], 40, 2)
+        assert not made.is_possible(total, 2)
+    assert in_range > 45
+
+
+def test_a_sum_of_more_clipping_nodes_or_rows_than_there_are_is_refused():
+    made, start = rounds_of(10, 3), np.ones(10, np.float32)
+    total = 3 * part_of(made, start, start)
+    assert made.is_possible(total, 3)
+    for place, number in ((0, 0), (0, 3 * MOST_TIMES * 100 + 1), (1, 4)):
+        wrong = total.copy()
+        wrong[place] = number
+        wrong[-1] = check_of(wrong[:2])
+        assert not made.is_possible(wrong, 3)
+
+
+@given(SEEDS, st.integers(-30, 30))
+def test_the_range_does_not_depend_on_the_order_of_a_sum(seed, exponent):
+    chance = np.random.default_rng(seed)
+    model = (chance.standard_normal(TILE + 1000) * 2.0**exponent).astype(np.float32)
+    made = rounds_of(model.size, 3)
+    made.common["share"][:] = 3.0
+    most = made.range_of(model)
+    assert most == made.range_of(chance.permutation(model)) == made.range_of(np.repeat(model, 2)[::2])
+    expected = 3.0 * max(float(np.sqrt(np.mean(model.astype(np.float64) ** 2))), 2.0**-10)
+    assert most == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 3.4e38, -3.4e38])
+def test_a_change_that_is_not_finite_counts_as_zero(wrong):
+    """Or one whose rotation is not."""
+    start = np.linspace(-1, 1, 5000).astype(np.float32)
+    ended = start.copy()
+    ended[7] = wrong
+    zero = part_of(rounds_of(5000, 3), start, start)
+    if abs(wrong) < np.inf:
+        ended[:] = wrong
+    assert part_of(rounds_of(5000, 3), start, ended).tolist() == zero.tolist()
+
+
+def test_a_node_with_many_rows_counts_for_twice_the_mean():
+    start = np.ones(50, np.float32)
+    made = rounds_of(50, 4, rows=400)
+    assert int(part_of(made, start, start, samples=10**6)[0]) == 200
+    assert int(part_of(made, start, start, samples=150)[0]) == 150
+
+
+@given(SEEDS, st.sampled_from(["adam", "mean", "momentum"]), st.integers(0, 3))
+def test_what_is_kept_and_packed_comes_back(seed, outer, rounds):
+    made, other = rounds_of(30, 3, outer=outer), rounds_of(30, 3, outer=outer, rows=7)
+    model = np.random.default_rng(seed).standard_normal(30).astype(np.float32)
+    for index in range(rounds):
+        model = made.next_model(model, 3 * part_of(made, model, model + np.float32(0.01), round_index=index), 3, index)
+    state = made.packed(model, rounds)
+    assert len(state) <= made.packed_bytes + 4 * 30
+    found, fetched, adopt = other.unpack(state, 30)
+    adopt()
+    assert (found, fetched.tolist(), other.rows) == (rounds, model.tolist(), 300)
+    assert other.packed(fetched, found) == state
+    restarted = rounds_of(30, 3, outer=outer, rows=7)
+    assert restarted.load_kept({"x": np.ones(1), **made.kept()}).keys() == {"x"}
+    assert restarted.packed(model, rounds) == state
+
+
+def test_the_state_of_another_model_is_refused():
+    made, model = rounds_of(30, 3), np.ones(30, np.float32)
+    made.next_model(model, 3 * part_of(made, model, model), 3, 3)
+    state = made.packed(model, 1)
+    negative = np.array([-1], "<i8").tobytes() + state[8:]
+    for wrong, size in ((state, 29), (state, 31), (state[:-1], 30), (state + b"0", 30), (b"", 30), (negative, 30)):
+        with pytest.raises(ValueError, match=r"no state|buffer"):
+            made.unpack(wrong, size)
+    with pytest.raises(ValueError, match="no state"):
+        rounds_of(30, 3, outer="mean").unpack(state, 30)
+
+
+def bits_after_rounds():
+    """A digest of the models of a few rounds with each optimizer."""
+    digest = hashlib.sha256()
+    for outer in ("adam", "mean", "momentum"):
+        model = np.random.default_rng(3).standard_normal(TILE + 700).astype(np.float32)
+        made = rounds_of(model.size, 3, outer=outer)
+        for index in range(3):
+            total = sum(
+                part_of(rounds_of(model.size, 3, node=node), np.round(model), np.round(model), round_index=index)
+                for node in range(3)
+            )
+            model = made.next_model(model, total, 3, index)
+            digest.update(made.packed(model, index))
+    return digest.hexdigest()
+
+
+def test_without_wide_instructions_the_bits_are_the_same():
+    """As far as one machine can show: numpy without all that it chooses at run time."""
+    features = np._core._multiarray_umath.__cpu_dispatch__
+    here = os.pathsep.join(path for path in sys.path if path)
+    changed = {"NPY_DISABLE_CPU_FEATURES": " ".join(features), "PYTHONPATH": here, "PYTHONWARNINGS": "ignore"}
+    code = f"import runpy; print(runpy.run_path({__file__!r})['bits_after_rounds']())"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | changed, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split()[-1] == bits_after_rounds()

@@ -137,6 +137,10 @@ class AveragedRounds(AlikeRounds):
         """Return True if a sum over so many rows is surely below 2^63."""
         return rows * MOST_TIMES * self.members < 2**62
 
+    def take_rows(self, rows: int, members: int) -> None:
+        """Note the rows of all: where groups are missing, as many for each as the others have on average."""
+        self.rows = rows * self.members // members
+
     @property
     def mean_rows(self) -> int:
         if self.rows is None:

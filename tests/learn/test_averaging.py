@@ -90,7 +90,7 @@ def test_garbage_is_refused(seed, size, members):
     made, *_, parts = case(seed, size, members, 8)
     chance, total = np.random.default_rng(seed), sum(parts)
     spoiled = total.copy()
-    spoiled[chance.integers(total.size)] += chance.integers(1, 2**64, dtype=np.uint64)
+    spoiled[chance.integers(total.size, size=1)] += chance.integers(1, 2**64, dtype=np.uint64)
     masked = total + chance.integers(0, 2**64, total.size, np.uint64)
     for wrong in (spoiled, masked, total - parts[0] + parts[0][::-1], total[:-1], np.zeros_like(total)):
         assert not made.is_possible(wrong, members)
@@ -114,7 +114,7 @@ def test_a_sum_of_more_clipping_nodes_or_rows_than_there_are_is_refused():
     made, start = rounds_of(10, 3), np.ones(10, np.float32)
     total = 3 * part_of(made, start, start)
     assert made.is_possible(total, 3)
-    for place, number in ((0, 0), (0, 3 * MOST_TIMES * 100 + 1), (1, 4)):
+    for place, number in ((0, 0), (0, 3 * MOST_TIMES * 100 + 1), (1, 3 * 3 + 1)):
         wrong = total.copy()
         wrong[place] = number
         wrong[-1] = check_of(wrong[:2])

@@ -229,7 +229,7 @@ class SumRounds(RoundsInStep):
         if not (0 < rows <= len(done.members) * MOST_ROWS and self.shared.fits(rows)):
             await self.refuse_spoiled("rows")
         else:
-            self.shared.rows = rows
+            self.shared.take_rows(rows, len(done.members))
             self._alike.write_rows()
             notice.info("%d nodes have %d rows together", len(done.members), rows)
             if self.shared.delta * rows > 1.0:

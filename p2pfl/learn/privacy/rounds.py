@@ -68,6 +68,10 @@ class AlikeRounds:
     def sizes(self) -> dict[str, int]:
         raise NotImplementedError
 
+    def take_rows(self, rows: int, members: int) -> None:  # noqa: ARG002 - a subclass may need them
+        """Note the sum of the rows of so many members."""
+        self.rows = rows
+
     def fits(self, rows: int) -> bool:
         """Return True if a sum over so many rows surely fits in words."""
         raise NotImplementedError

@@ -147,6 +147,8 @@ MOST_LINKS = 16
 """A node with more neighbors keeps no tree: in a dense graph that would be a star, and its root would carry all."""
 MOST_HELD = 4
 """Comparisons with a neighbor that stay unanswered in a row, as what it lacks is on its way while its digest changes."""
+AT_ONCE = 0, MOST_HELD
+"""Of a neighbor whose next comparison is answered: a session has begun, or one in the tree has ended."""
 MENDED = 8
 """The trees for which an edge counts as part of them after a comparison over it has found a gap."""
 MOST_ASKED = 8
@@ -317,7 +319,7 @@ class StatementLog:
     def opened(self, peer: int, effects: Effects) -> None:
         self.neighbors = sorted({*self.neighbors, peer})
         self._links = None
-        self._held[peer] = 0, MOST_HELD
+        self._held[peer] = AT_ONCE
         effects.say(peer, Have(digest=self._digest))
 
     def closed(self, peer: int) -> None:
@@ -325,7 +327,7 @@ class StatementLog:
         self._mended.pop(peer, None)
         self._held.pop(peer, None)
         if self._links is not None and peer in self._links:
-            self._links, self._held = None, dict.fromkeys(self.neighbors, (0, MOST_HELD))
+            self._links, self._held = None, dict.fromkeys(self.neighbors, AT_ONCE)
         self.route = {member: through for member, through in self.route.items() if through != peer}
 
     def follow(self, links: frozenset[int] | None) -> bool:
@@ -334,6 +336,7 @@ class StatementLog:
             self._links = None
             return False
         self._mended = {peer: trees - 1 for peer, trees in self._mended.items() if trees > 1}
+        self._held = {peer: held for peer, held in self._held.items() if held == AT_ONCE}
         self._links, self._is_grown = links, True
         return True
 
@@ -405,7 +408,7 @@ class StatementLog:
             self._posts[name[:SHORT]] = post
             self._flip(name)
             self._has_news = True
-            if peer is not None:
+            if peer is not None and not isinstance(statement, Wave):  # a wave comes by all ways
                 self._mend(peer, 1)
             for neighbor in self._next(statement):
                 if neighbor != peer:

@@ -239,6 +239,8 @@ class StatementLog:
         """The neighbors, in ascending order."""
         self._links: frozenset[int] | None = None
         """The neighbors in the latest wave's tree; None: there is no tree."""
+        self._before: frozenset[int] = frozenset()
+        """Those in the tree before: what was said while it changed comes along either."""
         self._is_grown = False
         """True if no wave has come since."""
         self._mended: dict[int, int] = {}
@@ -335,8 +337,9 @@ class StatementLog:
         if links is None or not links <= {*self.neighbors} or len(self.neighbors) > MOST_LINKS:
             self._links = None
             return False
-        self._mended = {peer: trees - 1 for peer, trees in self._mended.items() if trees > 1}
         self._held = {peer: held for peer, held in self._held.items() if held == AT_ONCE}
+        self._before = (self._links or frozenset()) | self._mended.keys()
+        self._mended = {peer: trees - 1 for peer, trees in self._mended.items() if trees > 1}
         self._links, self._is_grown = links, True
         return True
 
@@ -408,8 +411,8 @@ class StatementLog:
             self._posts[name[:SHORT]] = post
             self._flip(name)
             self._has_news = True
-            if peer is not None and not isinstance(statement, Wave):  # a wave comes by all ways
-                self._mend(peer, 1)
+            if peer is not None and peer not in self._before and not isinstance(statement, Wave):
+                self._mend(peer, 1)  # it has come neither along this tree nor by the one before, nor by all ways
             for neighbor in self._next(statement):
                 if neighbor != peer:
                     effects.say(neighbor, post)

@@ -3,10 +3,10 @@
 A statement is taken once and passed on: along the tree of the latest wave, as in Plumtree (Leitao et al. 2007, doi
 10.1109/SRDS.2007.27) where a wave is what prunes; without a tree to all neighbors, or to some where they are many.
 Neighbors compare digests of what they have when a session opens, and while something is going on; what one lacks, the
-other sends, and the edge between them counts as one of the tree. So in any graph
-that is connected for long enough all get all statements, in any order. What an author may say is bounded, for each slot
-and in all: a statement is kept and passed on only if it belongs to a set-up whose opening is here and names its author,
-and few that come before their opening wait for it. What is said of sums long ended is dropped.
+other sends, and the edge between them counts as one of the tree for a while. So in any graph that is connected for long
+enough all get all statements, in any order. What an author may say is bounded, for each slot and in all: a statement is
+kept and passed on only if it belongs to a set-up whose opening is here and names its author, and few that come before
+their opening wait for it. What is said of sums long ended is dropped.
 """
 
 from __future__ import annotations
@@ -145,10 +145,8 @@ MOST_FIRST = 6
 """A node with so many neighbors hands each statement to all of them."""
 MOST_LINKS = 16
 """A node with more neighbors keeps no tree: in a dense graph that would be a star, and its root would carry all."""
-MOST_HELD = 4
-"""Comparisons with a neighbor that stay unanswered in a row, as what it lacks is on its way while its digest changes."""
-AT_ONCE = 0, MOST_HELD
-"""Of a neighbor whose next comparison is answered: a session has begun, or one in the tree has ended."""
+MOST_HELD = 2
+"""The comparisons of a neighbor in a row that are not answered while there is a tree: what differs is on its way."""
 MENDED = 8
 """The trees for which an edge counts as part of them after a comparison over it has found a gap."""
 MOST_ASKED = 8
@@ -245,8 +243,8 @@ class StatementLog:
         """True if no wave has come since."""
         self._mended: dict[int, int] = {}
         """The neighbors that have brought what the tree did not, and for how many trees they count as linked."""
-        self._held: dict[int, tuple[int, int]] = {}
-        """The latest digest of each neighbor that was not this node's, and how many in a row were not answered."""
+        self._held: Counter[int] = Counter()
+        """The comparisons of each neighbor that were not answered, in a row and since the tree began."""
 
     def state(self, statement: Statement, effects: Effects) -> NewStatement:
         """Sign a statement of this node's own, and spread it, unless its set-up is dropped: nobody would take it."""
@@ -321,15 +319,13 @@ class StatementLog:
     def opened(self, peer: int, effects: Effects) -> None:
         self.neighbors = sorted({*self.neighbors, peer})
         self._links = None
-        self._held[peer] = AT_ONCE
         effects.say(peer, Have(digest=self._digest))
 
     def closed(self, peer: int) -> None:
         self.neighbors = sorted({*self.neighbors} - {peer})
         self._mended.pop(peer, None)
-        self._held.pop(peer, None)
         if self._links is not None and peer in self._links:
-            self._links, self._held = None, dict.fromkeys(self.neighbors, AT_ONCE)
+            self._links = None
         self.route = {member: through for member, through in self.route.items() if through != peer}
 
     def follow(self, links: frozenset[int] | None) -> bool:
@@ -337,7 +333,7 @@ class StatementLog:
         if links is None or not links <= {*self.neighbors} or len(self.neighbors) > MOST_LINKS:
             self._links = None
             return False
-        self._held = {peer: held for peer, held in self._held.items() if held == AT_ONCE}
+        self._held.clear()
         self._before = (self._links or frozenset()) | self._mended.keys()
         self._mended = {peer: trees - 1 for peer, trees in self._mended.items() if trees > 1}
         self._links, self._is_grown = links, True
@@ -371,12 +367,12 @@ class StatementLog:
             self._turn += MOST_ASKED
 
     def hear_have(self, peer: int, have: Have, effects: Effects) -> None:
-        digest, held = self._held.pop(peer, (0, 0))
+        held = self._held.pop(peer, 0)
         if have.digest == self._digest:
             return
         if not have.ids and have.digest:
-            if digest != have.digest and held < MOST_HELD:
-                self._held[peer] = have.digest, held + 1
+            if self._links is not None and held < MOST_HELD:
+                self._held[peer] = held + 1
                 return
             effects.say(peer, Have(digest=self._digest, ids=self._latest_ids()))
             return

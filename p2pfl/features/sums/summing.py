@@ -215,9 +215,9 @@ class Tree:
 
     def links(self, branch: Branch) -> frozenset[int] | None:
         """Return the neighbors in a wave's tree, if all are known that may be in it, and it is the sum's only one."""
-        others = (place for place in self._branches if place[0] == branch.key and place[1] != branch.taken.author)
-        parent = {branch.taken.peer} - {None}
-        return frozenset(parent | branch.parts.keys()) if branch.is_whole and not any(True for _ in others) else None
+        is_only = all(author == branch.taken.author for key, author in self._branches if key == branch.key)
+        parent = set() if branch.taken.peer is None else {branch.taken.peer}
+        return frozenset(parent | branch.parts.keys()) or None if branch.is_whole and is_only else None
 
     def total(self, digest: bytes) -> Total | None:
         return self._totals.get(digest, (0, None))[1]

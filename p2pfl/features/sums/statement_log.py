@@ -389,7 +389,7 @@ class StatementLog:
 
     def _latest_ids(self) -> bytes:
         """Return the short ids of the latest statements, as many as one message may hold."""
-        return b"".join([*self._refused, *self._posts][-(MOST_ID_BYTES // SHORT) :])
+        return b"".join([*self._refused, *self._seen][-(MOST_ID_BYTES // SHORT) :])
 
     def _take(
         self, post: Post, name: bytes, statement: Statement, peer: int | None, effects: Effects

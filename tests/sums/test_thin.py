@@ -32,7 +32,7 @@ LABELS = ("one", "two", "three", "four")
 class Flooding(Sums):
     """Hands all on over all edges, as the version before did."""
 
-    def _follow(self, effects):  # noqa: ARG002 - it says nothing of a tree
+    def _follow(self, effects):
         self._tree.latest = None
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
@@ -31,6 +32,7 @@ from p2pfl.features.sums.messages import (
     InSetup,
     Keep,
     Keys,
+    MemberList,
     Message,
     Poll,
     Post,
@@ -51,6 +53,8 @@ from p2pfl.features.sums.setup import FIRST_S, Draw, KeySetup, SumPatience, SumS
 from p2pfl.features.sums.statement_log import Blame, NewStatement, StatementLog
 from p2pfl.features.sums.summing import Key, Sum, SumRequest, Tree
 
+LOST, MOST_LATE = 2, 8
+"""The beats for which a total is left to come down its tree; large ones come later, by so many beats at most."""
 IN_VAIN = 16
 """The waits after which a sum is refused for which no set-up comes about."""
 
@@ -78,6 +82,10 @@ class Sums:
         self._next = 0
         self._sums: dict[int, Sum] = {}
         self._asked: SumRequest | None = None
+        self._early: dict[int, Total] = {}
+        """The latest total of each neighbor that no list names yet."""
+        self._lacked: Counter[int] = Counter()
+        """The beats for which each sum has lacked its total."""
         self._ended_at = 0.0
         self.deadline: float | None = None
         """The time to call `wake`."""
@@ -96,6 +104,8 @@ class Sums:
         effects = Effects()
         self._log.closed(peer)
         self._tree.gone(peer, effects)
+        self._early.pop(peer, None)
+        self._lacked.update(dict.fromkeys(self._sums, LOST + MOST_LATE))  # it may have been on its way
         self._everything_is_due()
         return self._settled(now, effects)
 
@@ -133,13 +143,19 @@ class Sums:
             self._beats += 1
             self._log.compare(effects)
             self._tree.poll(effects, more=self.patience.more_beats(self._entries, self.settings.count))
-            neighbors = self._log.neighbors
-            for each in self._sums.values():
-                if each.missing_total and neighbors:
-                    # Each time another one is asked.
-                    effects.say(neighbors[self._beats % len(neighbors)], Want(total=each.missing_total))
+            self._want(effects)
             self._everything_is_due()
         return self._settled(now, effects)
+
+    def _want(self, effects: Effects) -> None:
+        """Ask for totals that have not come, each time another neighbor."""
+        neighbors = self._log.neighbors
+        patience = LOST + min(self.patience.more_beats(self._entries, self.settings.count), MOST_LATE)
+        for each in self._sums.values():
+            if each.missing_total and neighbors:
+                self._lacked[each.number] += 1
+                if self._lacked[each.number] >= patience:
+                    effects.say(neighbors[self._beats % len(neighbors)], Want(total=each.missing_total))
 
     def hear(self, peer: int, message: Message, now: float) -> list[Effect]:
         """Raises PeerFault."""
@@ -168,10 +184,12 @@ class Sums:
         return self._settled(now, effects)
 
     def _hear_total(self, peer: int, total: Total, effects: Effects) -> None:
-        """Take a total that some list names: on each way the list comes first."""
+        """Take a total that some list names: on each way the list comes first, unless they change places."""
         slot = self.records.tally(total.setup).slots.get(total.number)
         lists = slot.lists if slot is not None else {}
         if slot is None or all(proposal.members != total.members for proposal in lists.values()):
+            if total.setup in self._log.opened_by:
+                self._early[peer] = total
             return
         digest = total_digest(total.setup, total.number, total.members, total.vector)
         name = next((name for name, proposal in lists.items() if proposal.total == digest), None)
@@ -201,6 +219,10 @@ class Sums:
             records.tallies = {setup: tally for setup, tally in records.tallies.items() if setup in kept}
         if isinstance(statement, Wave):
             self._tree.wave(taken, self._log.neighbors, effects)
+        if isinstance(statement, MemberList):
+            early, self._early = self._early, {}
+            for peer, total in early.items():
+                self._hear_total(peer, total, effects)
         number = getattr(statement, "number", ROSTER)
         if isinstance(statement, InSetup) and number != ROSTER:
             self._due.add((statement.setup, number))
@@ -223,6 +245,7 @@ class Sums:
     def _settled(self, now: float, effects: Effects) -> list[Effect]:
         """Do all that can be done now, where something has changed; what only waits is looked at when it wakes."""
         self.blame.pass_time(now)
+        self._follow(effects)
         self._due |= self._tree.changed
         self._tree.changed.clear()
         if not (self._is_setup_due or self._due):
@@ -241,6 +264,13 @@ class Sums:
         self.deadline = None if beat_s is None else min(now + beat_s, self.deadline or math.inf)
         self.blame.tell(effects)
         return effects
+
+    def _follow(self, effects: Effects) -> None:
+        """Hand statements on along the latest wave's tree, or tell the children in it that this node does not."""
+        branch, self._tree.latest = self._tree.latest, None
+        if branch is not None and not self._log.follow(self._tree.links(branch)):
+            for child in sorted(branch.parts):
+                effects.say(child, Working(wave=branch.taken.id, is_child=False))
 
     @property
     def _entries(self) -> int:
@@ -264,6 +294,7 @@ class Sums:
             self._tree.own.pop(active.key, None)
         self.setup, self._key_setup.complete = complete, None
         self._next, self._sums = 0, {}
+        self._lacked.clear()
         self._everything_is_due()
 
     def _advance(self, now: float, effects: Effects) -> None:

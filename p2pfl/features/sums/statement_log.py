@@ -1,10 +1,12 @@
 """The statement log: every member's copy of all signed statements, filled by flooding, with gaps filled on request.
 
-A statement is taken once and passed on to the neighbors, or to some where they are many. Neighbors compare digests of
-what they have when a session opens, and while something is going on; what one lacks, the other sends. So in any graph
-that is connected for long enough all get all statements, in any order. What an author may say is bounded, for each slot
-and in all: a statement is kept and passed on only if it belongs to a set-up whose opening is here and names its author,
-and few that come before their opening wait for it. What is said of sums long ended is dropped.
+A statement is taken once and passed on: along the tree of the latest wave, as in Plumtree (Leitao et al. 2007, doi
+10.1109/SRDS.2007.27) where a wave is what prunes; without a tree to all neighbors, or to some where they are many.
+Neighbors compare digests of what they have when a session opens, and while something is going on; what one lacks, the
+other sends, and the edge between them counts as one of the tree for a while. So in any graph that is connected for long
+enough all get all statements, in any order. What an author may say is bounded, for each slot and in all: a statement is
+kept and passed on only if it belongs to a set-up whose opening is here and names its author, and few that come before
+their opening wait for it. What is said of sums long ended is dropped.
 """
 
 from __future__ import annotations
@@ -144,6 +146,12 @@ MOST_KEYS = 2
 """An author's latest keys that are kept: those of the present set-up, and fresh ones."""
 MOST_FIRST = 6
 """A node with so many neighbors hands each statement to all of them."""
+MOST_LINKS = 16
+"""A node with more neighbors keeps no tree: in a dense graph that would be a star, and its root would carry all."""
+MOST_HELD = 2
+"""The comparisons of a neighbor in a row that are not answered while there is a tree: what differs is on its way."""
+MENDED = 8
+"""The trees for which an edge counts as part of them after a comparison over it has found a gap."""
 MOST_ASKED = 8
 """The neighbors that a node compares its statements with at once."""
 MOST_SLOTS = 8
@@ -230,6 +238,16 @@ class StatementLog:
         """The neighbor who was the first to bring the latest keys of each member."""
         self.neighbors: list[int] = []
         """The neighbors, in ascending order."""
+        self._links: frozenset[int] | None = None
+        """The neighbors in the latest wave's tree; None: there is no tree."""
+        self._before: frozenset[int] = frozenset()
+        """Those in the tree before: what was said while it changed comes along either."""
+        self._is_grown = False
+        """True if no wave has come since."""
+        self._mended: dict[int, int] = {}
+        """The neighbors that have brought what the tree did not, and for how many trees they count as linked."""
+        self._held: Counter[int] = Counter()
+        """The comparisons of each neighbor that were not answered, in a row and since the tree began."""
 
     def state(self, statement: Statement, effects: Effects) -> NewStatement:
         """Sign a statement of this node's own, and spread it, unless its set-up is dropped: nobody would take it."""
@@ -303,11 +321,43 @@ class StatementLog:
 
     def opened(self, peer: int, effects: Effects) -> None:
         self.neighbors = sorted({*self.neighbors, peer})
+        self._links = None
         effects.say(peer, Have(digest=self._digest))
 
     def closed(self, peer: int) -> None:
         self.neighbors = sorted({*self.neighbors} - {peer})
+        self._mended.pop(peer, None)
+        if self._links is not None and peer in self._links:
+            self._links = None
         self.route = {member: through for member, through in self.route.items() if through != peer}
+
+    def follow(self, links: frozenset[int] | None) -> bool:
+        """Hand statements on along a new tree, in which these are this node's neighbors. False: to all, as without."""
+        if links is None or not links <= {*self.neighbors} or len(self.neighbors) > MOST_LINKS:
+            self._links = None
+            return False
+        self._held.clear()
+        self._before = (self._links or frozenset()) | self._mended.keys()
+        self._mended = {peer: trees - 1 for peer, trees in self._mended.items() if trees > 1}
+        self._links, self._is_grown = links, True
+        return True
+
+    def _mend(self, peer: int, trees: int) -> None:
+        """A neighbor lacked, or brought, what goes along the tree: for so many trees its edge counts as one of them."""
+        if self._links is not None and peer not in self._links:
+            self._mended[peer] = max(trees, self._mended.get(peer, 0))
+
+    def _next(self, statement: Statement) -> Sequence[int]:
+        """Return the neighbors to whom a statement goes."""
+        if isinstance(statement, Wave):  # each neighbor answers it
+            self._is_grown = False
+            return self.neighbors
+        if isinstance(statement, MemberList) and not self._is_grown:  # others may have a new tree, and wait for it
+            self._links = None
+            return self.neighbors
+        if self._links is not None:
+            return sorted(self._links | self._mended.keys())
+        return first_of(self.neighbors, self._settings.index)
 
     def compare(self, effects: Effects) -> None:
         """Ask some neighbors, in turns, if they have what is here; not at each beat while much is on its way."""
@@ -320,9 +370,13 @@ class StatementLog:
             self._turn += MOST_ASKED
 
     def hear_have(self, peer: int, have: Have, effects: Effects) -> None:
+        held = self._held.pop(peer, 0)
         if have.digest == self._digest:
             return
         if not have.ids and have.digest:
+            if self._links is not None and held < MOST_HELD:
+                self._held[peer] = held + 1
+                return
             effects.say(peer, Have(digest=self._digest, ids=self._latest_ids()))
             return
         theirs = {have.ids[at : at + SHORT] for at in range(0, len(have.ids), SHORT)}
@@ -330,8 +384,10 @@ class StatementLog:
         first = 0 if len(theirs) < MOST_ID_BYTES // SHORT else max(0, len(self._posts) - len(theirs) // 2)
         for name, post in islice(self._posts.items(), first, None):
             if name not in theirs:
+                self._mend(peer, MENDED)
                 effects.say(peer, post)
         if have.asks and not all(name in self._seen or name in self._refused for name in theirs):
+            self._mend(peer, MENDED)
             effects.say(peer, Have(digest=self._digest, ids=self._latest_ids(), asks=False))
 
     def _latest_ids(self) -> bytes:
@@ -354,8 +410,9 @@ class StatementLog:
             self._posts[name[:SHORT]] = post
             self._flip(name)
             self._has_news = True
-            to_all = isinstance(statement, Wave | MemberList)  # each neighbor answers a wave, and waits for the list
-            for neighbor in self.neighbors if to_all else first_of(self.neighbors, self._settings.index):
+            if peer is not None and peer not in self._before and not isinstance(statement, Wave):
+                self._mend(peer, 1)  # it has come neither along this tree nor by the one before, nor by all ways
+            for neighbor in self._next(statement):
                 if neighbor != peer:
                     effects.say(neighbor, post)
         if isinstance(statement, Keys) and peer is not None:

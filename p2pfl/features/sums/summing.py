@@ -71,6 +71,8 @@ class Branch:
     """The polls of the parent since the part was sent."""
     polls: int = 0
     """The polls of this wave."""
+    is_whole: bool = True
+    """False once a neighbor was left out that has not answered."""
 
     @property
     def key(self) -> Key:
@@ -111,6 +113,8 @@ class Tree:
         self._totals: dict[bytes, tuple[int, Total]] = {}
         """The totals by digest, each with the author of the list."""
         self._by_wave: dict[bytes, Branch] = {}
+        self.latest: Branch | None = None
+        """The latest wave's, once its place in the tree is known here and until somebody looks."""
         self._slow: Counter[int] = Counter()
         """The waves that a neighbor has held, since it last brought its part in one."""
 
@@ -133,13 +137,19 @@ class Tree:
         self._answer(branch, effects)
 
     def again(self, peer: int, wave: bytes, effects: Effects) -> None:
-        """The same wave once more: tell that neighbor that this node is in another branch; its own it knows itself."""
+        """The same wave once more: that neighbor is in another branch, as it would not send it to its parent.
+
+        Tell it that so is this node; its own child it knows itself.
+        """
         branch = self._by_wave.get(wave)
         if branch is not None and branch.taken.peer != peer:
             effects.say(peer, Working(wave=wave, is_child=False))
+            branch.waiting.discard(peer)
+            self._answer(branch, effects)
 
     def gone(self, peer: int, effects: Effects) -> None:
         for branch in list(self._branches.values()):
+            branch.is_whole &= peer not in branch.waiting
             branch.waiting.discard(peer)
             self._answer(branch, effects)
 
@@ -164,6 +174,8 @@ class Tree:
             return
         branch.silent[peer] = 0
         if not working.is_child:
+            if peer == branch.taken.peer:  # it keeps no tree
+                branch.is_whole, self.latest = False, branch
             branch.waiting.discard(peer)
             self._answer(branch, effects)
 
@@ -185,11 +197,12 @@ class Tree:
             for peer in sorted(branch.waiting):
                 branch.silent[peer] += 1
                 is_slow = branch.polls > (MOST_WORKING >> self._slow[peer]) + more
-                if is_slow or branch.silent[peer] > MOST_POLLS + more:
+                if is_slow or branch.silent[peer] > MOST_POLLS + 1 + more:
+                    branch.is_whole = False
                     self._slow[peer] += is_slow
                     branch.slow |= {peer} if is_slow else set()
                     branch.waiting.discard(peer)
-                else:
+                elif branch.polls > 1:  # until then answers are on their way
                     effects.say(peer, Poll(wave=branch.taken.post))
             self._answer(branch, effects)
 
@@ -202,10 +215,18 @@ class Tree:
             if key not in self.gathered or self.gathered[key][0] != branch.taken.id:
                 self.gathered[key] = branch.taken.id, *branch.merged(self.own.get(key)), frozenset(branch.slow)
                 self.changed.add(key)
+                self.latest = branch
             return
         members, total = branch.merged(self.own.get(key))
         branch.sent = BranchPart(wave=branch.taken.id, members=bits_of(members), vector=total.tobytes())
         effects.say(parent, branch.sent)
+        self.latest = branch
+
+    def links(self, branch: Branch) -> frozenset[int] | None:
+        """Return the neighbors in a wave's tree, if all are known that may be in it, and it is the sum's only one."""
+        is_only = all(author == branch.taken.author for key, author in self._branches if key == branch.key)
+        parent = set() if branch.taken.peer is None else {branch.taken.peer}
+        return frozenset(parent | branch.parts.keys()) or None if branch.is_whole and is_only else None
 
     def total(self, digest: bytes) -> Total | None:
         return self._totals.get(digest, (0, None))[1]

@@ -10,16 +10,19 @@ that work from interfering; what the host of a virtual machine takes is counted.
 it uses with everything imported, in multiples of the model (float32), beside the plan that `p2pfl check` makes. Prints
 a table, and JSON with --json FILE.
 
-With --start, checkouts of p2pfl take turns: seconds until the first line of a node of `demo` and of `launch`, and
-CPU-seconds of `check`, medians of five. `chrt -r 1` before the command (as root) keeps other work from interfering.
+With --start, checkouts of p2pfl take turns: seconds until the first line of a node of `demo` and of `launch`, CPU-
+seconds of `check`, and of the whole `demo` CPU-seconds, seconds and megabytes sent; medians of --repeats. With --trees
+they take turns in what is measured otherwise. `chrt -r 1` before the command (as root) keeps other work from
+interfering.
 
-Usage: python benchmarks/overhead.py [--parameters 10k,1M,25M] [--rounds 5] [--repeats 3] [--start BEFORE,AFTER]
+Usage: python benchmarks/overhead.py [--parameters 10k,1M,25M] [--rounds 5] [--repeats 5] [--start BEFORE,AFTER]
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import json
 import os
 import re
@@ -32,6 +35,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +45,8 @@ SUFFIXES = {"k": 1_000, "M": 1_000_000}
 ASLEEP_S = 0.002
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 PAGE_BYTES = resource.getpagesize()
+ADOPT_ORPHANS = 36
+"""PR_SET_CHILD_SUBREAPER of prctl(2): the server from which nodes are forked outlives its launcher for a moment."""
 
 TASK = """
 import torch
@@ -85,12 +91,19 @@ def main() -> None:
     parser.add_argument("--nice", type=int, default=0, help="of the probed runs")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--start", type=lambda text: text.split(","), default=[], help="checkouts to compare")
+    parser.add_argument("--trees", type=lambda text: text.split(","), default=[], help="checkouts to compare otherwise")
     options = parser.parse_args()
-    if options.start:
-        runs = [(tree, beginnings(tree)) for tree in options.start * 5]
-        for tree in options.start:
-            medians = map(statistics.median, zip(*(row for name, row in runs if name == tree), strict=True))
-            print(f"{tree:32} " + " ".join(f"{value:>12.3g}" for value in medians))
+    if options.start or options.trees:
+        trees, repeats = options.start or options.trees, options.repeats
+        options.repeats = 1
+        measure = beginnings if options.start else lambda tree: of_tree(tree, options)
+        runs = [(tree, measure(tree)) for tree in trees * repeats]
+        medians = [
+            {key: statistics.median(run[key] for name, run in runs if name == tree) for key in runs[0][1]}
+            for tree in trees
+        ]
+        for key in medians[0]:
+            print(f"{key:40} " + " ".join(f"{figures[key]:>12.4g}" for figures in medians))
         return
     reports = [measured(text, options) for text in options.parameters.split(",")]
     for key in reports[0]:
@@ -122,16 +135,38 @@ def measured(text: str, options: argparse.Namespace) -> Figures:
     return {"parameters": trial["parameters"], "local_steps": steps, "rounds": options.rounds} | figures
 
 
-def beginnings(tree: str) -> list[float]:
-    """Return the seconds until the first line after `demo` and after `launch`, and the CPU-seconds of `check`."""
-    environment, seconds = os.environ | ONE_THREAD | {"PYTHONPATH": str(Path(tree).absolute())}, []
+def of_tree(tree: str, options: argparse.Namespace) -> Figures:
+    """Return the figures of the first of the sizes, measured with this checkout."""
+    os.environ["PYTHONPATH"] = str(Path(tree).absolute())
+    return measured(options.parameters.split(",")[0], options)
+
+
+def beginnings(tree: str) -> Figures:
+    """Return the figures of --start with this checkout."""
+    ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1, 0, 0, 0)
+    environment = os.environ | ONE_THREAD | {"PYTHONPATH": str(Path(tree).absolute())}
+    figures: Figures = {}
     with tempfile.TemporaryDirectory() as place:
-        for words in (["demo", "--nodes", "3", "--rounds", "2"], ["launch", "p2pfl-demo"], ["check", "p2pfl-demo"]):
+        for what, *words in (
+            ["demo_first_s", "demo", "--nodes", "3", "--rounds", "2"],
+            ["launch_first_s", "launch", "p2pfl-demo"],
+            ["check_cpu_s", "check", "p2pfl-demo"],
+            ["demo", "demo", "--dir", "whole"],
+        ):
             began, before, command = time.time(), os.times(), [sys.executable, "-c", FIRST, *words]
             done = subprocess.run(command, check=True, capture_output=True, cwd=place, env=environment, text=True)
-            first = re.search(r"(?m)^first (.*)$", done.stdout)
-            seconds.append(float(first[1]) - began if first else sum(os.times()[2:4]) - sum(before[2:4]))
-    return seconds
+            ended = time.time()
+            with suppress(ChildProcessError):
+                while True:
+                    os.wait()
+            cpu_s, first = sum(os.times()[2:4]) - sum(before[2:4]), re.search(r"(?m)^first (.*)$", done.stdout)
+            if what == "demo":
+                nodes = json.loads((Path(place) / "whole" / "report.json").read_text())["nodes"]
+                sent = sum(node["bytes_sent"] for node in nodes) / 1e6
+                figures |= {"demo_cpu_s": cpu_s, "demo_s": ended - began, "demo_mb_sent": sent}
+            else:
+                figures[what] = float(first[1]) - began if first else cpu_s
+    return figures
 
 
 # -- runs, each in processes of its own -------------------------------------------------------------------------------

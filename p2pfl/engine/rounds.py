@@ -43,7 +43,7 @@ def memory_plan(state: NodeState, codecs: Codecs, method: Method) -> MemoryPlan:
     size, item = state.channels.size, state.channels.itemsize
     whole = any(codecs.need_replicas(peer) and not works_in_tiles(codecs.of(peer), size) for peer in peers)
     whole_item = 2 * 4 + (0 if item == 4 else item)  # two decoded payloads, and what is encoded if it is no float32
-    more = len(method.channels) > 1
+    more, bare = len(method.channels) > 1, any(not codecs.need_replicas(peer) for peer in peers)
     replicas = sum(edge.own.nbytes + edge.peer.nbytes for edge in state.edges.values())
     of_edges = channels * len(method.kept_edges) * len(peers)
     return MemoryPlan(
@@ -52,7 +52,7 @@ def memory_plan(state: NodeState, codecs: Codecs, method: Method) -> MemoryPlan:
         flows=of_edges + model * len(method.kept),
         scratch=whole * size * whole_item,
         messages=PAYLOADS * sum(codecs.of(peer).size_bytes(size) for peer in peers),
-        round=model * (1 + len(method.given) * overrides(method, "gradient") + len(method.kept))
+        round=model * (1 + bare + len(method.given) * overrides(method, "gradient") + len(method.kept))
         + (2 * channels - model) * more,
     )
 

@@ -28,6 +28,7 @@ SMALLEST = {
     "durability": "--schedules 1",
     "floods": "--floods none,pings --from own --seconds 1 --repeats 1 --nodes 2",
     "goodput": "--mb 1 --messages 1 --repeats 1",
+    "hidden": "--task digits --nodes 3 --rounds 1 --parameters 2k",
     "idle": "--nodes 2 --topology path --seconds 5",
     "joins": "--sizes 5 --joins 2",
     "lossy": "--rates 0.01 --runs 1",

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.config.sections import HideConfig
-from p2pfl.learn.averaging import MOST_TIMES, TILE, AveragedRounds, Packing, check_of
+from p2pfl.learn import MOST_TIMES, TILE, AveragedRounds, Packing, check_of
 
 BITS, MEMBERS, SIZES, SEEDS = st.integers(4, 24), st.integers(2, 40), st.integers(1, 300), st.integers(0, 2**32)
 

@@ -12,7 +12,6 @@ from p2pfl.errors import UserError
 from p2pfl.features.shared_noise import rounds as noise_rounds
 from p2pfl.features.shared_noise.rounds import SumRounds
 from p2pfl.features.sums import CommonState, Refused, SumTalk
-from p2pfl.learn import averaging
 from tests.rounds_kit import broken_off, crash_at
 from tests.shared_noise.conftest import ROUNDS, STEPS
 
@@ -25,7 +24,7 @@ def hidden_ward(ward, monkeypatch):
 
     Its model begins with zeros, from which the range of a change would be found within some rounds only.
     """
-    monkeypatch.setattr(averaging, "LEAST_RMS", 8.0)
+    monkeypatch.setattr("p2pfl.learn.averaging.LEAST_RMS", 8.0)
 
     def make(nodes=4, *, privacy=None, training=None, **tables):
         field = ward(nodes, training=STEPS | (training or {}), gossip={"linger_s": 3.0, "compressor": None}, **tables)

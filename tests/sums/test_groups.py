@@ -34,7 +34,7 @@ from p2pfl.features.sums import (
     is_sound,
     members_of,
 )
-from p2pfl.learn.averaging import check_of
+from p2pfl.learn import check_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sum_world import Link, SumWorld, complete, ring

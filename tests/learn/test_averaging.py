@@ -202,7 +202,8 @@ def test_without_wide_instructions_the_bits_are_the_same():
     features = np._core._multiarray_umath.__cpu_dispatch__
     here = os.pathsep.join(path for path in sys.path if path)
     changed = {"NPY_DISABLE_CPU_FEATURES": " ".join(features), "PYTHONPATH": here, "PYTHONWARNINGS": "ignore"}
-    code = f"import runpy; print(runpy.run_path({__file__!r})['bits_after_rounds']())"
+    code = "import sys; sys.path.insert(0, 'tests'); import faces, runpy; "
+    code += f"print(runpy.run_path({__file__!r})['bits_after_rounds']())"
     ran = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | changed, capture_output=True, text=True, check=True
     )

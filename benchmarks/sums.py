@@ -181,10 +181,9 @@ def rows_of(options: argparse.Namespace, members: int) -> None:
     started = time.process_time()
     world.set_up()
     row(world, "", "none", "set-up", started)
-    started = time.process_time()
     world.begin()
     world.sum(FIRST)
-    row(world, 10, "none", FIRST, started)
+    row(world, 10, "none", FIRST, started)  # the processor's time is that since the set-up began
     world.done.clear()
     for entries in options.entries:
         in_child(partial(one_sum, world, entries, "none"))

@@ -74,21 +74,25 @@ def main() -> None:
 def learn(name: str, nodes: int, split: str, options: argparse.Namespace) -> None:
     task = {"digits": f'name = "digits"\npartition = "{split}"'}
     task["mnist"] = f'name = "mnist-idx"\npath = "{Path(options.mnist).absolute()}"\npartition = "{split}"'
-    training = {"rounds": options.rounds, "learning_rate": 0.1}
-    for label, keys, rounds in (
-        ("hidden", 'hide = "models"', options.rounds),
-        ("FedAvg by sums", 'hide = "models"\nouter = "mean"', options.rounds),
-        ("gossip", "", options.rounds),
+    each: dict[str, float] = {}
+    for label, keys in (
+        ("hidden", 'hide = "models"'),
+        ("FedAvg by sums", 'hide = "models"\nouter = "mean"'),
+        ("gossip", ""),
+        ("gossip, as many bytes", ""),
     ):
+        times = each["hidden"] / each["gossip"] if "bytes" in label else 1.0
+        rounds = max(1, round(options.rounds * times))
         with tempfile.TemporaryDirectory() as place:
-            ward = make(place, nodes, task[name], training | {"rounds": rounds}, keys)
+            ward = make(place, nodes, task[name], {"rounds": rounds, "learning_rate": 0.1}, keys)
             p2pfl("launch", str(ward))
             report = json.loads((ward / "report.json").read_text())
         sent = [node["bytes_sent"] / 1e6 for node in report["nodes"]]
         scores = [node["accuracy"] for node in report["nodes"]]
+        each[label] = fmean(sent)
         print(
-            f"{name} {nodes} {split:13} {label:15} {fmean(scores):.3f} / {min(scores):.3f} "
-            f"{fmean(sent):8.2f} {max(sent):8.2f} MB, {report['wall_time_s']:.0f} s",
+            f"{name} {nodes:2} {split:13} {label:21} {rounds:4} rounds {fmean(scores):.3f} / {min(scores):.3f} "
+            f"{fmean(sent):8.2f} / {max(sent):.2f} MB {report['wall_time_s']:5.0f} s",
             flush=True,
         )
 

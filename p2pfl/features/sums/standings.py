@@ -192,6 +192,8 @@ PATIENCE_S = 5.0
 """The longest time of a neighbor for a piece."""
 KEPT = 3
 """The latest states that are kept for others."""
+MOST_KEPT_BYTES = 2**28
+"""Where so many would take more, one is."""
 
 
 CHANNEL = ExtensionChannel(
@@ -276,7 +278,8 @@ class StandingsTalk:
     def keep(self, state: bytes, digest: bytes) -> None:
         self._kept.pop(digest, None)
         self._kept[digest] = state
-        while len(self._kept) > KEPT:
+        most = KEPT if len(state) * KEPT <= MOST_KEPT_BYTES else 1
+        while len(self._kept) > most:
             del self._kept[next(iter(self._kept))]
 
     def hear_piece(self, peer: int, piece: StatePiece) -> None:

@@ -8,6 +8,7 @@ node's last.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import msgspec
@@ -235,7 +236,7 @@ def add_references(report: Report, federation: FederationConfig, children: Seque
 
     whole = compacted(federation)
     honest = [child for child in children if not child.byzantine]
-    learners = [load_learner(whole, child.node) for child in honest]
+    learners = [load_learner(replace(whole, hides=None), child.node) for child in honest]
     round_s = round_seconds(report.history)
     rounds = round(sum(node.rounds or 0 for node in report.nodes) / len(report.nodes))
     by_name = {node.name: node for node in report.nodes}

@@ -99,8 +99,11 @@ def metadata_of(content: bytes) -> dict[str, str]:
 def of_torch(learner: Learner) -> TorchLearner | None:
     if "torch" not in sys.modules:
         return None
+    from p2pfl.learn.privacy.rounds import WrappedLearner  # noqa: PLC0415 - few learners are wrapped
     from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - imports torch
 
+    while isinstance(learner, WrappedLearner):
+        learner = learner.learner
     return learner if isinstance(learner, TorchLearner) else None
 
 

@@ -18,6 +18,7 @@ import time
 from page_site import Made, identity_of
 
 from p2pfl.config import Member
+from p2pfl.config.sections import HideConfig
 from p2pfl.features.status import CALM_S, MOST_LINES, MOST_POINTS, Curves, VitalsTold
 from p2pfl.learn import LOSS, Measure
 from p2pfl.reporting import FederationStatus, Vitals, realm_of, sign
@@ -310,3 +311,13 @@ def test_only_the_own_row_has_intervals_which_no_other_member_is_told(made, cloc
     assert low <= own.accuracy <= high
     assert all(row.intervals == {} for row in found.members if row is not own)
     assert not {"intervals", "test_samples"} & set(Vitals.__struct_fields__)
+
+
+def test_where_models_are_hidden_a_row_tells_nothing_of_the_nodes_own_rows():
+    made = Made(3)
+    made.rounds[0] = 5.0
+    assert made.display.vitals().loss is not None
+    made.federation = replace(made.federation, hides=HideConfig())
+    made.feed.stand("change-clipped", None, "90% of its change were clipped")
+    row = made.display.vitals()
+    assert (row.rounds, row.accuracy, row.loss, row.metrics, row.standing) == (5, None, None, (), ())

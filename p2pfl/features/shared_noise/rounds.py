@@ -249,10 +249,12 @@ class SumRounds(RoundsInStep):
         if done is None:
             await self.state.rest()
             return
-        self._given = None
         if not self.shared.is_possible(done.total, len(done.members)):
+            if not self._groups:
+                self._given = None
             await self.refuse_spoiled(label)
             return
+        self._given = None
         self.state.rested()
         before = self.shared.common
         model = self.shared.next_model(given.start, done.total, len(done.members), self.algorithm.facts.rounds)

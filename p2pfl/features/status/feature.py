@@ -87,6 +87,14 @@ def account_alone(own: Vitals) -> Vitals:
     return msgspec.structs.replace(own, **unknown, **zero, **empty)
 
 
+def without_own_rows(own: Vitals) -> Vitals:
+    """Return a row without what was computed on the node's own rows, or its own change: where models are hidden, such
+    figures would tell of one node alone. A member that steers the common model reads labels in others' losses.
+    """
+    standing = tuple(kind for kind in own.standing if kind != "change-clipped")
+    return msgspec.structs.replace(own, accuracy=None, loss=None, metrics=(), standing=standing)
+
+
 class Display:
     """Publishes this node's row, collects the others' rows, and feeds the page.
 
@@ -141,7 +149,7 @@ class Display:
         """Return this node's current vitals, still without a counter."""
         line, core = self._line(), self._status.core
         account = NOTHING if self._spent is None else self._spent.account()
-        return Vitals(
+        row = Vitals(
             member=self.roster.own,
             counter=0,
             life=core.lifetime.name,
@@ -168,6 +176,7 @@ class Display:
             tested_round=line.tested_round if line.test_is_stale else None,
             period_s=self.roster.own_period_s(time.monotonic()),
         )
+        return row if self.roster.federation().hides is None else without_own_rows(row)
 
     @property
     def tells(self) -> bool:

@@ -414,6 +414,9 @@ def _refuse_seen(federation: FederationConfig, hides: HideConfig, mistakes: Mist
         mistakes.add(text, "privacy.hide", hides.hide, "no privacy.hide with trees; or model = linear or mlp")
         return
     _refuse_out_of_step(federation, hides.colluders, "no privacy.hide, by which nodes gossip", mistakes)
+    if federation.training.keep_optimizer:
+        text = "a round that is trained again would give another change, and the difference is this node's alone"
+        mistakes.add(text, "training.keep_optimizer", value=True, allowed="false; or no privacy.hide")
     members = len(federation.present)
     if 3 <= members < hides.colluders + 2:
         text = f"too many: of the {members} members of a sum two must be honest"

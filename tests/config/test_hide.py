@@ -89,6 +89,7 @@ WRONG = [
     (HIDE, {"rule": "trimmed-mean:b=1"}, "gossip.rule", "mean; or no privacy.hide"),
     (HIDE, {"share": ["0.*"]}, "gossip.share", "no privacy.hide"),
     (HIDE, {"method": "variate"}, "training.method", "plain or prox"),
+    (HIDE, {"keep_optimizer": True}, "training.keep_optimizer", "false; or no privacy.hide"),
     (HIDE, {"closing": "train"}, "training.closing", "mix"),
     (HIDE, {"when_through": "train"}, "training.when_through", "mix"),
     (HIDE, {"task": "csv", "options": {"model": "trees"}}, "privacy.hide", "no privacy.hide with trees"),

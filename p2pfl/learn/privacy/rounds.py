@@ -107,7 +107,7 @@ class AlikeRounds:
         arrays = [self.common.get(name, np.zeros(0)) for name in self.sizes]
         head = np.array([rounds, self.rows or 0, *(array.size for array in arrays)], "<i8")
         whole = [head, model.astype("<f4", copy=False), *(array.astype(self.dtype, copy=False) for array in arrays)]
-        return b"".join(memoryview(array).cast("B") for array in whole if array.size)
+        return b"".join(array.view(np.uint8).data for array in whole if array.size)
 
     def unpack(self, state: bytes, size: int) -> tuple[int, Vector, Callable[[], None]]:
         """Return the rounds and the model (size,) of a packed state, and what adopts the rest of it.

@@ -376,7 +376,7 @@ def _check_budget(table: dict[str, Any], values: Mapping[str, Any], mistakes: Mi
     elif not shared:
         exclusive(table, "privacy.", "epsilon", "noise", mistakes)
     if "epsilon" not in table if shared else not {"epsilon", "noise"} & table.keys():
-        allowed = f"epsilon, {PRIVACY['epsilon'].allowed}; or noise, from which it follows"
+        allowed = f"epsilon, {PRIVACY['epsilon'].allowed}; or noise, from which it follows; or no budget but hide"
         mistakes.add("is missing", "privacy.epsilon", None, PRIVACY["epsilon"].allowed if shared else allowed)
     for key in () if shared or hidden else OF_SHARED:
         if key in values:

@@ -63,7 +63,7 @@ async def test_who_dies_takes_its_group_out_and_is_back_with_the_others(hidden_w
     crashed = crash_at(monkeypatch, SumRounds, "_make_part", 1, lambda one: one.algorithm.facts.rounds == 2, after=True)
     nodes = start(field)
     await broken_off(nodes[1], crashed)
-    await nodes[6].until(lambda: nodes[6].rounds >= 3, 60)
+    await nodes[6].until(lambda: nodes[6].rounds >= 3, 100)
     (nodes[1],) = start(field, 1)
     await finished(nodes)
     alike(field)

@@ -6,7 +6,7 @@ accuracy, and megabytes that a node has sent, on average and at most. The images
 With --parameters a perceptron of about so many parameters takes a few steps a round. Prints, for each number of nodes,
 bytes a node sends in a round beside the packed numbers that it must send (once up and once down), CPU-seconds of a node
 and round beside training, seconds of a round, and the peak of memory beyond what it uses with everything imported, in
-models of float32; and the same of the latest round's set-up and control traffic with --parameters 2k.
+models of float32. A set-up, which serves 64 sums, is in the bytes: --rounds 64 shares it out.
 
 With --differences real learners take ten rounds of the digits, two shards each, and an attacker who knows all common
 models takes the difference of two sums: of one round with and without a member, or a group of three; and of two rounds,
@@ -151,7 +151,7 @@ def differences(nodes: int, rounds: int = 10) -> None:
 
 
 def make(place: str, nodes: int, task: str, training: dict[str, Any], privacy: str) -> Path:
-    """Make a federation of degree 4 (6 from eight nodes on with hidden models as with gossip: the same graph)."""
+    """Make a federation on a random 4-regular graph, or the complete one of up to five nodes."""
     ward, degree = Path(place) / "ward", min(nodes - 1, 4)
     graph = "complete" if nodes <= 5 else f"random-regular:degree={degree}"
     p2pfl("new", str(ward), "--nodes", str(nodes), "--topology", graph, "--base-port", str(free_base_port()))

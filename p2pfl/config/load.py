@@ -357,7 +357,7 @@ def refuse_broken_promises(federation: FederationConfig, mistakes: Mistakes) -> 
     """Report what contradicts a federation's privacy promise, or its hidden models; nothing if it has neither."""
     privacy = federation.privacy
     if federation.hides is not None:
-        _refuse_seen(federation, federation.hides, mistakes)
+        _refuse_unhidden(federation, federation.hides, mistakes)
     if privacy is None:
         return
     _refuse_unbounded(federation, privacy, mistakes)
@@ -407,7 +407,7 @@ def _refuse_unshared(federation: FederationConfig, privacy: PrivacyConfig, mista
         mistakes.add(text, "privacy.colluders", privacy.colluders, f"1 to {least - 2}, or a larger privacy.least")
 
 
-def _refuse_seen(federation: FederationConfig, hides: HideConfig, mistakes: Mistakes) -> None:
+def _refuse_unhidden(federation: FederationConfig, hides: HideConfig, mistakes: Mistakes) -> None:
     """Report what shows a node's model, or what hidden models cannot do."""
     if federation.grows_trees:
         text = "trees grow by secure sums anyway: no node sees more of another one"

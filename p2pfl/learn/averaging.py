@@ -102,6 +102,8 @@ OUTER_RATE = {"adam": 0.05, "mean": 1.0, "momentum": 1.0}
 BETA1, BETA2, FLOOR = 0.9, 0.99, 1e-3
 """FedAdam's, as in the paper (momentum's is BETA1, too)."""
 FIRST, SECOND, SHARE = "first", "second", "share"
+VECTORS = {"adam": (FIRST, SECOND), "momentum": (FIRST,), "mean": ()}
+"""The names of an outer optimizer's vectors."""
 CLIPPED = (0.002, 0.05, 0.5)
 """A node says how many of these shares of its numbers it had to clip more than."""
 WIDER = ((2.0, 16.0), (1.0, 3.0), (0.25, 1.5))
@@ -130,6 +132,7 @@ class AveragedRounds(AlikeRounds):
         self.packing = Packing(size=size, bits=hides.bits, members=members)
         self.entries = self.packing.entries
         self.rate = hides.outer_rate or OUTER_RATE[hides.outer]
+        self.sizes = dict.fromkeys(VECTORS[hides.outer], size) | {SHARE: 1}
         self.common: dict[str, NDArray[np.float32]] = {SHARE: np.ones(1, np.float32)}
         self._seed, self._node = seed, node
 
@@ -182,8 +185,8 @@ class AveragedRounds(AlikeRounds):
             part[at : at + words.size] = words
             part[at + words.size] = check_of(words)
             at += words.size + 1
-        self.clipped = clipped / self.size
-        part[0], part[1] = weight, sum(self.clipped > share for share in CLIPPED)
+        part[0], part[1] = weight, sum(clipped > share * self.size for share in CLIPPED)
+        self.clipped = clipped / self.size if is_sound else 1.0
         part[at] = check_of(part[:HEAD])
         self.part = part.astype("<u8")
 
@@ -219,7 +222,7 @@ class AveragedRounds(AlikeRounds):
         packing, most, common = self.packing, self.range_of(start), dict(self.common)
         share = self.mean_rows / int(total[0])
         ended = start.copy()
-        for name in self._vectors:
+        for name in VECTORS[self.hides.outer]:
             common[name] = common[name].copy() if name in common else np.zeros(self.size, np.float32)
         for number, (tile, words, _) in enumerate(self._words(total)):
             sums = packing.unpack(words, tile.stop - tile.start).astype(np.float64)
@@ -231,15 +234,6 @@ class AveragedRounds(AlikeRounds):
         common[SHARE] = np.clip(common[SHARE] * np.float32(factor), LEAST_SHARE, MOST_SHARE)
         self.common = common
         return ended
-
-    @property
-    def _vectors(self) -> tuple[str, ...]:
-        """The names of the outer optimizer's vectors."""
-        return {"adam": (FIRST, SECOND), "momentum": (FIRST,), "mean": ()}[self.hides.outer]
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        return dict.fromkeys(self._vectors, self.size) | {SHARE: 1}
 
     def _step(self, change: NDArray[np.float32], common: dict[str, NDArray[np.float32]], tile: slice) -> Any:
         """Return the outer step of a tile by the mean change, and note it in `common`."""

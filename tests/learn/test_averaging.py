@@ -134,15 +134,17 @@ def test_the_range_does_not_depend_on_the_order_of_a_sum(seed, exponent):
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, 3.4e38, -3.4e38])
-def test_a_change_that_is_not_finite_counts_as_zero(wrong):
-    """Or one whose rotation is not."""
+def test_a_change_that_is_not_finite_counts_as_zero_and_is_said(wrong):
+    """Or one whose rotation is not. The node says that all of it was clipped."""
     start = np.linspace(-1, 1, 5000).astype(np.float32)
     ended = start.copy()
     ended[7] = wrong
     zero = part_of(rounds_of(5000, 3), start, start)
     if abs(wrong) < np.inf:
         ended[:] = wrong
-    assert part_of(rounds_of(5000, 3), start, ended).tolist() == zero.tolist()
+    made = rounds_of(5000, 3)
+    assert part_of(made, start, ended).tolist() == zero.tolist()
+    assert made.clipped == 1.0
 
 
 def test_a_node_with_many_rows_counts_for_twice_the_mean():

@@ -37,21 +37,22 @@ from p2pfl.specs import short
 from p2pfl.storage.disk import replace_file
 
 if TYPE_CHECKING:
-    from p2pfl.learn.privacy.rounds import AlikeRounds, Words
+    from p2pfl.learn.averaging import AveragedRounds
+    from p2pfl.learn.privacy.rounds import SharedRounds, Words
 
 notice = logging.getLogger("p2pfl.notice")
 
 
-def shared_by(learner: Learner) -> AlikeRounds | None:
+def shared_by(learner: Learner) -> SharedRounds | AveragedRounds | None:
     """Return a learner's rounds with shared noise or of hidden models, or None if it has no such rounds."""
     if (averaged := vars(learner).get("averaged")) is not None:
-        return cast("AlikeRounds", averaged)
+        return cast("AveragedRounds", averaged)
     from p2pfl.learn.privacy import rounds  # noqa: PLC0415 - torch: who checks files has no learner
 
     return rounds.shared_by(learner)
 
 
-def too_large(federation: FederationConfig, shared: AlikeRounds | None) -> UserError | None:
+def too_large(federation: FederationConfig, shared: SharedRounds | AveragedRounds | None) -> UserError | None:
     """Return the mistake of a model that does not fit in a sum, None if it does."""
     most = MOST_ENTRIES * (1 if federation.hides is None else MOST_SLICES)
     if shared is None or shared.entries <= most:
@@ -73,7 +74,7 @@ class SharedNoiseCheck(Check):
         federation, privacy = inspected.federation, inspected.federation.privacy
         if federation.hides is None and (privacy is None or not privacy.is_shared):
             return
-        shared = next(filter(None, map(shared_by, inspected.learners.values())), None)
+        shared = next((each for each in map(shared_by, inspected.learners.values()) if each), None)
         if (mistake := too_large(federation, shared)) is not None:
             inspected.mistakes.append(mistake)
         members, rounds = len(federation.present), federation.training.rounds or 0
@@ -123,7 +124,7 @@ ROWS_FILE = "rows-of-all.json"
 class NoiseState(AlikeState):
     """`size` is that of the model."""
 
-    def __init__(self, shared: AlikeRounds, folder: Path, size: int) -> None:
+    def __init__(self, shared: SharedRounds | AveragedRounds, folder: Path, size: int) -> None:
         self._shared, self._file, self._size = shared, folder / ROWS_FILE, size
         self.most_bytes = shared.packed_bytes + 4 * size
 
@@ -181,7 +182,7 @@ class PaidPart:
 class SumRounds(RoundsInStep):
     """The rounds of one node."""
 
-    def __init__(self, node: NodeView, algorithm: SummedRounds, shared: AlikeRounds) -> None:
+    def __init__(self, node: NodeView, algorithm: SummedRounds, shared: SharedRounds | AveragedRounds) -> None:
         setup = node.setup()
         federation, promise = setup.federation, setup.federation.privacy or setup.federation.hides
         assert promise is not None  # noqa: S101 - the learner would have no such rounds

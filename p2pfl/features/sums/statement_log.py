@@ -1,4 +1,4 @@
-"""The statement log: every member's copy of all signed statements, filled by flooding, with gaps filled on request.
+"""The statement log: every member's copy of all signed statements, handed on by neighbors, with gaps filled on request.
 
 A statement is taken once and passed on: along the tree of the latest wave, as in Plumtree (Leitao et al. 2007, doi
 10.1109/SRDS.2007.27) where a wave is what prunes; without a tree to all neighbors, or to some where they are many.

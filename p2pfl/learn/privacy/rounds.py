@@ -46,7 +46,7 @@ class AlikeRounds:
     """The state that all nodes keep alike besides the model. `common` has its arrays; it is replaced, never modified.
 
     A subclass says the `prefix` of their names where they are stored with what a learner keeps for itself, their dtype,
-    and each one's name with its size.
+    and each one's name with its size; and it has `fits`, `is_possible` and `next_model`.
     """
 
     prefix: str
@@ -64,25 +64,12 @@ class AlikeRounds:
     delta: float
     """The chance that a budget does not hold, 0 without one."""
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        raise NotImplementedError
+    sizes: dict[str, int]
+    """The size of each array of `common`, by name."""
 
-    def take_rows(self, rows: int, members: int) -> None:  # noqa: ARG002 - a subclass may need them
+    def take_rows(self, rows: int, members: int) -> None:  # noqa: ARG002 - hidden models need them
         """Note the sum of the rows of so many members."""
         self.rows = rows
-
-    def fits(self, rows: int) -> bool:
-        """Return True if a sum over so many rows surely fits in words."""
-        raise NotImplementedError
-
-    def is_possible(self, total: Words, members: int) -> bool:
-        """Return False if no right parts of so many members have this sum (entries,) modulo 2^64."""
-        raise NotImplementedError
-
-    def next_model(self, start: Vector, total: Words, members: int, round_index: int) -> Vector:
-        """Return the model (d,) after the sum (entries,) of the parts of so many members, and replace `common`."""
-        raise NotImplementedError
 
     def kept(self) -> dict[str, NDArray[np.generic]]:
         """Return what must survive a restart, by name."""
@@ -149,6 +136,7 @@ class SharedRounds(AlikeRounds):
         self.counts_rows, self.delta = plan.unit == RECORD, plan.delta
         self.places = tuple(places)
         self.entries = sum(place.stop - place.start for place in places)
+        self.sizes = {FIRST: self.entries, SECOND: self.entries, POWERS: 2}
         self.common: dict[str, NDArray[np.float64]] = {}
         if not self.fits(samples):
             text = f"{samples:,} rows times the clip are {self._most_steps(samples, 1):.3g} steps of the noise's grid"
@@ -229,10 +217,6 @@ class SharedRounds(AlikeRounds):
         size = np.sqrt(second) / np.sqrt(1.0 - powers[1]) + EPSILON
         adapted: Reals = model - first / size * (rate / (1.0 - powers[0]))
         return adapted
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        return {FIRST: self.entries, SECOND: self.entries, POWERS: 2}
 
 
 def own_part(shared: SharedRounds | None, state: dict[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:

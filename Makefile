@@ -34,6 +34,7 @@ CHOSEN := $(VENV)/.torch-$(TORCH)
 FOR_DEMO := $(VENV)/.for-demo-$(TORCH)
 FOR_DEV := $(VENV)/.for-dev-$(TORCH)
 FOR_DOCS := $(VENV)/.for-docs
+FOR_RELEASE := $(VENV)/.for-release
 INPUTS := pyproject.toml constraints.txt
 
 # Options of pytest: two processes, of which one that is done takes tests from the other. `make test PARALLEL=` runs the tests one after the other.
@@ -41,7 +42,7 @@ PARALLEL ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-fast internet faults lint format bench study docs dist clean
+.PHONY: help demo test test-all test-fast internet faults lint format bench study docs release clean
 
 help: ## list these words
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -112,8 +113,8 @@ study: $(FOR_DEV) ## what peers lose to a server and to pooled data: hours; QUIC
 docs: $(FOR_DOCS) ## build the site of these docs in docs-out/
 	$(BIN)/python tools/build_docs.py
 
-dist: $(FOR_DEV) ## build a wheel in dist/
-	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
+release: $(FOR_RELEASE) ## build wheel, sdist, SBOM and requirements with hashes in dist/; TRIAL=1 of any commit; uploads nothing
+	$(BIN)/python tools/release.py $(if $(TRIAL),--trial)
 
 clean: ## remove .venv, demo-out, docs-out and everything that was built
 	rm -rf $(VENV) demo-out bench-out docs-out dist build p2pfl/compiled *.egg-info
@@ -154,6 +155,10 @@ $(FOR_DOCS): $(INPUTS) | $(CHOSEN)
 	    echo "make docs: pip could not install the extra docs, which takes a network once (pip's words:" \
 	    "$(VENV)/pip-docs.log); without one, give pip a folder of wheels: PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER make docs" \
 	    >&2; exit 2; }
+	@touch $@
+
+$(FOR_RELEASE): $(INPUTS) | $(CHOSEN)
+	@$(BIN)/python -m pip install --quiet --editable '.[release]'
 	@touch $@
 
 # Runs only where one of them is missing.

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from p2pfl.names import foreign_package
+
 if TYPE_CHECKING:
     from p2pfl.aggregate.catalog import Rule as Rule
     from p2pfl.compress.interface import Compressor as Compressor
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from p2pfl.methods.method import Method as Method
     from p2pfl.node.learner_runner import RoundState as RoundState
     from p2pfl.reporting.report import Report as Report
+
+__distribution__ = "p2pfl-gossip"
 
 _HOME = {
     "Compressor": "p2pfl.compress.interface",
@@ -44,6 +48,8 @@ __all__ = [*_HOME]  # noqa: PLE0604 - strings
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if (sentence := foreign_package()) is not None:
+        raise ImportError(sentence)
     value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
     return value
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import subprocess
 import sys
 import sysconfig
 import traceback
@@ -18,12 +19,11 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from p2pfl import __distribution__
 from p2pfl.errors import UserError
 
 _NOT_THEIRS = (str(Path(__file__).parent), sysconfig.get_paths()["stdlib"])
 _LONGEST = 400
-
-DISTRIBUTION = "p2pfl-gossip"
 
 FAILURES = (Exception, SystemExit)
 """The exceptions reported as failures of the user's code; else an `exit()` there would end the process silently."""
@@ -33,9 +33,22 @@ FAILURES = (Exception, SystemExit)
 def software() -> str:
     """Return the version of this software."""
     try:
-        return version(DISTRIBUTION)
+        return version(__distribution__)
     except PackageNotFoundError:
         return "from source"
+
+
+def commit() -> str:
+    """Return which commit this is, to follow the version, if the code stands in a git checkout."""
+    root = Path(__file__).parents[1]
+    if not (root / ".git").exists():
+        return ""
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=8", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 - no word of others
+    except (OSError, subprocess.CalledProcessError):
+        return f", in the checkout {root}, whose commit git does not tell"
+    return f", commit {done.stdout.strip()} in {root}"
 
 
 def describe_failure(error: BaseException) -> str:

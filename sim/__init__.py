@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from sim.simulation import simulate
     from sim.worlds.world import World
 
+__distribution__ = "p2pfl-gossip"
+
 __all__ = ["World", "simulate"]
 
 _HOME = {

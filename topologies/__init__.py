@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from topologies.schedule import MixingMatrix, Schedule
     from topologies.spectral import Spectrum, contraction, mixing_matrix, spectrum
 
+__distribution__ = "p2pfl-gossip"
+
 __all__ = [
     "MixingMatrix",
     "Schedule",

@@ -22,7 +22,7 @@ from p2pfl.console import GONE, Command, Group, Named
 from p2pfl.console.output import show_mistakes
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.features import commands
-from p2pfl.plugins import software
+from p2pfl.plugins import commit, software
 from topologies.errors import TopologyError
 
 ENTRY_POINTS = "p2pfl.commands"
@@ -109,7 +109,7 @@ def _joined() -> dict[str, EntryPoint]:
 
 def _show_version(ctx: click.Context, _parameter: click.Parameter, is_given: bool) -> None:  # noqa: FBT001 - click's
     if is_given:
-        click.echo(f"p2pfl {software()}")
+        click.echo(f"p2pfl {software()}{commit()}")
         ctx.exit()
 
 

@@ -1,6 +1,7 @@
 """Whose packages `p2pfl`, `topologies` and `sim` are: other projects have packages of these names, too.
 
-Installed beside or over ours, one fails somewhere in the middle, or quietly does something else. So a start looks first.
+Installed beside or over ours, one fails somewhere in the middle, or quietly does something else: so a start looks
+first.
 """
 
 from __future__ import annotations

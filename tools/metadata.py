@@ -1,7 +1,7 @@
 """The README and the addresses of a wheel or an sdist, as hatchling asks for them while it builds.
 
-On the page of an index the README's links to files of this checkout lead nowhere. With `publisher`, an address at which
-the project is published, in pyproject.toml they become absolute; without it their text stays, and pictures are left out.
+On the page of an index the README's links to files of this checkout lead nowhere. With `publisher` in pyproject.toml, an
+address at which the project is published, they become absolute; without it their text stays, and pictures are left out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Addresses(MetadataHookInterface):
 
 
 def absolute(text: str, home: str, place: str) -> str:
-    """Return a Markdown text whose relative links lead to files of the tag or commit `place` below the address `home`."""
+    """Return a Markdown text whose relative links lead to files of the tag or commit `place` below `home`."""
 
     def link(found: re.Match[str]) -> str:
         picture, words, path = found.groups()

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 OURS = ("p2pfl", "topologies", "sim")
 MARK = '__distribution__ = "p2pfl-gossip"'
 """In the `__init__.py` of each of them."""
+AGAIN = "install p2pfl-gossip again, with pip's --force-reinstall --no-deps"
 
 
 def foreign_package() -> str | None:
@@ -19,7 +20,7 @@ def foreign_package() -> str | None:
     for name in OURS:
         spec = find_spec(name)
         if spec is None or not spec.origin:
-            return f"the package {name!r} is missing: pip install --force-reinstall --no-deps p2pfl-gossip"
+            return f"the package {name!r} is missing: {AGAIN}"
         with open(spec.origin, "rb") as file:  # noqa: PTH123 - pathlib would cost each start a millisecond
             if MARK.encode() in file.read():
                 continue
@@ -39,5 +40,5 @@ def _owner(name: str) -> str:
 
 def _remedy(name: str) -> str:
     if others := _others(name):
-        return f"pip uninstall {' '.join(others)}; pip install --force-reinstall --no-deps p2pfl-gossip"
+        return f"pip uninstall {' '.join(others)}, then {AGAIN}"
     return "rename it, or start from another folder"

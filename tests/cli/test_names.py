@@ -48,7 +48,7 @@ def test_an_installed_project_is_named_with_how_to_remove_it(foreign):
     (info / "top_level.txt").write_text(f"{foreign.name}\n", encoding="utf-8")
     done = start("-m", "p2pfl", "--version", beside=foreign.parent)
     assert (
-        "is another project's (their-graphs); pip uninstall their-graphs; pip install --force" in done.stderr
+        "is another project's (their-graphs); pip uninstall their-graphs, then install p2pfl-gossip" in done.stderr
     )
 
 

@@ -1,7 +1,7 @@
 """The README and the addresses of a wheel or an sdist, as hatchling asks for them while it builds.
 
 On the page of an index the README's links to files of this checkout lead nowhere. With `publisher` in pyproject.toml,
-an address at which the project is published, they become absolute; without it their text stays, and pictures are left out.
+an address at which the project is published, they become absolute; without it their text stays, and pictures go.
 """
 
 from __future__ import annotations

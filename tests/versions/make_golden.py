@@ -1,4 +1,5 @@
-"""Write what the code of an earlier commit says: `python tests/versions/make_golden.py COMMIT FILE`.
+"""Write what the code of an earlier commit says: `python tests/versions/make_golden.py COMMIT FILE`; or, where FILE ends
+in .tar.gz, a federation of three small tables that it has begun, with its keys, states and report.
 
 Each message of its own kit as a frame, each message of its extension channels, one session between two nodes with fixed
 keys (the handshake, and what the dialing end seals), and the frames of a relay. A file is written once, and never
@@ -9,9 +10,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +94,40 @@ def relay_frames(member: Any) -> list[str]:
     ]
 
 
+MOST_LOG = 20_000
+
+
+def begin(tree: Path, folder: Path, file: str) -> None:
+    """Let the code in `tree` learn until a node has logged some rounds; then it is stopped as by Ctrl-C."""
+    draws = random.Random(1)
+    for name in ("north", "south", "west"):
+        ages = [draws.randrange(20, 90) for _ in range(40)]
+        rows = [f"{age},{draws.randrange(10)},{int(age > 50 + draws.randrange(10))}" for age in ages]
+        (folder / f"{name}.csv").write_text("\n".join(["age,dose,outcome", *rows]) + "\n", encoding="ascii")
+    command, about = [sys.executable, "-m", "p2pfl"], {"env": {**os.environ, "PYTHONPATH": str(tree)}, "cwd": folder}
+    tables = ["north.csv", "south.csv", "west.csv"]
+    subprocess.run([*command, "new", "ward", "--task", "csv", *tables, "--target", "outcome"], check=True, **about)
+    settings = folder / "ward/federation.toml"
+    settings.write_text(settings.read_text("utf-8").replace("\nrounds = 40 ", "\nrounds = 400 "), encoding="utf-8")
+    with subprocess.Popen([*command, "launch", "ward"], **about) as launched:
+        while sum(path.stat().st_size for path in folder.glob("ward/north/state/log-*")) < MOST_LOG:
+            time.sleep(0.05)
+        launched.send_signal(signal.SIGINT)
+    left_out = {"lock", "node.log"}
+    with tarfile.open(file, "w:gz") as archive:
+        for name in (*tables, "ward"):
+            archive.add(folder / name, name, filter=lambda info: None if Path(info.name).name in left_out else info)
+
+
 def main(commit: str, file: str) -> None:
     from old_code import take_out  # noqa: PLC0415 - not where PYTHONPATH is that of a commit
 
     with tempfile.TemporaryDirectory() as folder:
         tree = take_out(commit, Path(folder))
+        if file.endswith(".tar.gz"):
+            (ward := Path(folder) / "ward").mkdir()
+            begin(tree, ward, file)
+            return
         environment = {**os.environ, "PYTHONPATH": f"{tree}:{tree / 'tests'}"}
         found = subprocess.run([sys.executable, __file__, commit], env=environment, check=True, capture_output=True)
     Path(file).write_bytes(found.stdout)

@@ -1,5 +1,5 @@
-"""Write what the code of an earlier commit says: `python tests/versions/make_golden.py COMMIT FILE`; or, where FILE ends
-in .tar.gz, a federation of three small tables that it has begun, with its keys, states and report.
+"""Write what the code of an earlier commit says: `python tests/versions/make_golden.py COMMIT FILE`; where FILE ends in
+.tar.gz, a federation of three small tables that it has begun, with its keys, states and report.
 
 Each message of its own kit as a frame, each message of its extension channels, one session between two nodes with fixed
 keys (the handshake, and what the dialing end seals), and the frames of a relay. A file is written once, and never

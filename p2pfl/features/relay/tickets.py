@@ -398,11 +398,11 @@ def _state_of(path: Path) -> tuple[int, int, int] | None:
 def make_token(path: Path) -> None:
     """Write a new token, for its owner alone. Raises UserError: there is such a file, or it cannot be made."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         text = f"cannot be created: {error.strerror}"
         raise UserError(text, file=path, allowed="a new file in a folder that exists") from None
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+    with os.fdopen(descriptor, "w", encoding="ascii", newline="\n") as file:
         file.write(f"{TOKEN_PREFIX}{to_text(os.urandom(TOKEN_BYTES))}\n")
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from nacl.signing import SigningKey
 
 from p2pfl.errors import StorageError, UserError
-from p2pfl.system import HAS_MODES, NO_WAIT, is_own_group, sync, sync_folder
+from p2pfl.system import BINARY, HAS_MODES, NO_WAIT, is_own_group, sync, sync_folder
 
 PUBLIC_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -73,7 +73,7 @@ class Identity:
         """
         path = Path(path)
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o600)
         except OSError as error:
             reason = f"the key file cannot be created: {error.strerror}"
             raise UserError(reason, file=path, allowed="a new file in a folder that exists") from error

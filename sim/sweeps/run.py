@@ -325,7 +325,7 @@ class Folder:
         Raises UserError if another sweep is running in it, if it belongs to something else, or if it cannot be created.
         """
         self._make()
-        with (self.path / LOCK).open("a") as file:
+        with (self.path / LOCK).open("ab") as file:
             try:
                 lock(file.fileno())
             except BlockingIOError:

@@ -37,7 +37,6 @@ def test_windows_imports_everything_checks_simulates_and_runs_in_one_process(tmp
     done = play("win32", tmp_path, "-W", "ignore::EncodingWarning", script, PYTHONWARNDEFAULTENCODING="1")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert told["plays"]
     works = {command: outcome for command, outcome in told["said"].items() if "needs Linux" not in outcome[2]}
     assert {command: outcome for command, outcome in works.items() if outcome[0] and command != "status ward"} == {}
     assert works["status ward"][0] == 1

@@ -8,15 +8,19 @@ sees. Each `fcntl(F_FULLFSYNC)` adds a line to the file `PLAYED_SYNCS`.
 
 import builtins
 import errno
+import fcntl
+import importlib
 import os
 import select
+import shutil
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
 OURS = ("p2pfl", "sim", "topologies")
-FULL_SYNC = 51
+FULL_SYNC, BINARY = 51, 1 << 30
 NEVER_DARWIN = {
     "os": ("fdatasync", "fork", "pidfd_open", "posix_fadvise", "sched_getaffinity", "waitid"),
     "select": ("epoll",),
@@ -37,7 +41,7 @@ NEVER_WIN32 = {
 
 
 class View(ModuleType):
-    """A module as our packages see it, with names changed or missing (None); the rest is that of Linux, even patched."""
+    """A module as our packages see it, with names changed or missing (None), and the rest as it is."""
 
     def __init__(self, module, **changed):
         super().__init__(module.__name__)
@@ -56,10 +60,10 @@ def show(views):
     """Let our packages import these views, and no module whose view is None."""
     plain = builtins.__import__
 
-    def import_seen(name, globals=None, locals=None, fromlist=(), level=0):
-        asking = str((globals or {}).get("__name__")).partition(".")[0]
+    def import_seen(name, within=None, local=None, fromlist=(), level=0):
+        asking = str((within or {}).get("__name__")).partition(".")[0]
         if level or asking not in OURS or name not in views or ("." in name and not fromlist):
-            return plain(name, globals, locals, fromlist, level)
+            return plain(name, within, local, fromlist, level)
         if views[name] is None:
             raise ModuleNotFoundError(f"no module {name} here", name=name)
         return views[name]
@@ -76,12 +80,10 @@ def hide_proc():
 
 
 def play_darwin():
-    import fcntl
-
     def control(fd, command, *rest):
         if command != FULL_SYNC:
             return fcntl.fcntl(fd, command, *rest)
-        with open(os.environ["PLAYED_SYNCS"], "a", encoding="ascii") as syncs:
+        with Path(os.environ["PLAYED_SYNCS"]).open("a", encoding="ascii") as syncs:
             syncs.write("sync\n")
         return os.fsync(fd)
 
@@ -94,50 +96,20 @@ def play_darwin():
 
 
 def play_win32():
-    import asyncio
-    import fcntl
-    import importlib
-    import shutil
+    import asyncio  # noqa: PLC0415 - not before `play_darwin`
 
-    binary, plain_open = 1 << 30, os.open
     views = {"sys": View(sys, platform="win32"), "msvcrt": ModuleType("msvcrt")}
     for name, missing in NEVER_WIN32.items():
         views[name] = None if missing is None else View(importlib.import_module(name), **dict.fromkeys(missing))
-
-    def open_binary(path, flags, mode=0o777, **more):
-        if os.path.isdir(path):
-            raise PermissionError(errno.EACCES, "a folder", path)
-        if flags & (os.O_WRONLY | os.O_RDWR) and not flags & binary and Path(path).name != "lock":
-            raise AssertionError(f"{path} is opened as a text")
-        return plain_open(path, flags & ~binary, mode | 0o666, **more)
-
-    def locking(fd, _mode, count):
-        try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, count)
-        except BlockingIOError:
-            raise PermissionError(errno.EACCES, "locked") from None
-
-    def unless_open(function, *, replaces=True):
-        def called(first, *rest, **more):
-            for path in (first, *rest) if replaces else (first,):
-                if isinstance(path, str | os.PathLike) and (held := opened_below(path)):
-                    raise PermissionError(errno.EACCES, f"{held} is open", str(path))
-            if function is plain_rename and os.path.exists(rest[0]):
-                raise FileExistsError(errno.EEXIST, "exists", str(rest[0]))
-            return function(first, *rest, **more)
-
-        return called
-
-    plain_rename = os.rename
-    views["os"] = View(os, **dict.fromkeys(NEVER_WIN32["os"]), O_BINARY=binary, open=open_binary)
+    views["os"] = View(os, **dict.fromkeys(NEVER_WIN32["os"]), O_BINARY=BINARY, open=open_binary)
+    views["ctypes"] = View(importlib.import_module("ctypes"), CDLL=len)  # which takes no None
     vars(views["msvcrt"]).update(locking=locking, LK_NBLCK=2)
     for name in ("remove", "rename", "replace", "rmdir", "unlink"):
         setattr(os, name, unless_open(getattr(os, name)))
     plain_mkdir = os.mkdir
-    os.mkdir = lambda path, mode=0o777, **more: plain_mkdir(path, 0o777, **more)
+    os.mkdir = lambda path, _mode=0o777, **more: plain_mkdir(path, **more)
     os.umask(0)
     shutil._use_fd_functions = False
-    views["ctypes"] = View(importlib.import_module("ctypes"), CDLL=lambda name: len(name))
     loop = asyncio.SelectorEventLoop
     loop.add_signal_handler = loop.connect_read_pipe = not_there
     with warnings.catch_warnings():
@@ -146,6 +118,36 @@ def play_win32():
     warnings.filterwarnings("error", category=EncodingWarning, module=rf"({'|'.join(OURS)})\b")
     hide_proc()
     show(views)
+
+
+def open_binary(path, flags, mode=0o777, **more):
+    """Open a file, as it would be for `os.write`: everybody may read it, and it is no folder."""
+    if Path(path).is_dir():
+        raise PermissionError(errno.EACCES, "a folder", path)
+    if flags & (os.O_WRONLY | os.O_RDWR) and not flags & BINARY and Path(path).name != "lock":
+        raise AssertionError(f"{path} is opened as a text")
+    return os.open(path, flags & ~BINARY, mode | 0o666, **more)
+
+
+def locking(fd, _mode, count):
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, count)
+    except BlockingIOError:
+        raise PermissionError(errno.EACCES, "locked") from None
+
+
+def unless_open(function):
+    """Let a function of `os` refuse files that are open, and renaming what is there: folders, too."""
+
+    def called(*paths, **more):
+        for path in paths:
+            if isinstance(path, str | os.PathLike) and (held := opened_below(path)):
+                raise PermissionError(errno.EACCES, f"{held} is open", str(path))
+        if function.__name__ == "rename" and Path(paths[1]).exists():
+            raise FileExistsError(errno.EEXIST, "exists", str(paths[1]))
+        return function(*paths, **more)
+
+    return called
 
 
 def play_32_bits():
@@ -159,13 +161,11 @@ def not_there(*_):
 def opened_below(path):
     """Return a file that this process has open at this path or below it, or None."""
     path = os.path.realpath(path)
-    for fd in os.listdir("/dev/fd"):
-        try:
-            target = os.readlink(f"/dev/fd/{fd}")
-        except OSError:
-            continue
-        if target == path or target.startswith(f"{path}/"):
-            return target
+    for fd in Path("/dev/fd").iterdir():
+        with suppress(OSError):
+            target = os.readlink(fd)  # noqa: PTH115 - a socket's is no path
+            if target == path or target.startswith(f"{path}/"):
+                return target
     return None
 
 

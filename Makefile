@@ -85,6 +85,7 @@ lint: $(FOR_DEV) ## ruff, mypy, which package may import which, and how large ea
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	for system in darwin win32; do $(BIN)/mypy --platform $$system --cache-dir .mypy_cache/$$system || exit 1; done
 	$(BIN)/lint-imports
 	$(BIN)/python tools/size.py
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from p2pfl.errors import UserError
+from p2pfl.system import NO_WAIT
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """The errors of decoders of JSON and msgpack: other content, text that is not UTF-8, endless nesting."""
@@ -68,7 +69,7 @@ def read_file(path: Path, most_bytes: int | None = None, allowed: str | None = N
     """Return the content of a file that may come from others. Raises UserError: it cannot be read, or is too large."""
     try:
         refuse_special(path)
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | NO_WAIT)) as file:
             raw = file.read(-1 if most_bytes is None else most_bytes + 1)
     except (OSError, ValueError) as error:  # a ValueError: a path that no system knows
         raise UserError(f"cannot be read: {getattr(error, 'strerror', error)}", file=path, allowed=allowed) from None

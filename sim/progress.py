@@ -16,6 +16,7 @@ import click
 from p2pfl.console.output import ProgressView
 from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.measures import Point, in_words
+from p2pfl.system import KILL
 
 FORESEEABLE_FROM = 0.02
 """The time left is shown after this fraction of the rounds."""
@@ -86,6 +87,6 @@ def how_it_died(code: int | None) -> str:
     """Say how a process died that should have lived on; `code` is its exit code, negative for a signal."""
     if code is not None and code < 0:
         name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
-        out_of_memory = ": out of memory, or by hand" if -code == signal.SIGKILL else ""
+        out_of_memory = ": out of memory, or by hand" if -code == KILL else ""
         return f"its process was killed ({name}{out_of_memory})"
     return f"its process ended by itself (exit code {code})"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import resource
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -51,6 +50,7 @@ from p2pfl.reporting.measures import (
 )
 from p2pfl.reporting.report import Cost, NodeReport, Report
 from p2pfl.reporting.status import ClosedRound, NeighborStatus, consensus_distance
+from p2pfl.system import peak_memory_bytes
 from sim.cluster import PreparedRun, Script
 from sim.learning.batching import make_learners
 from sim.learning.nodes import Learners, Pool, success
@@ -60,7 +60,6 @@ from sim.worlds.settling import sample
 from topologies import Topology
 from topologies.spectral import plain_extremes
 
-KIBI = 1024
 """The unit of `ru_maxrss` on Linux, in bytes."""
 ROWS = 512
 """How many models are copied to float64 at a time."""
@@ -139,7 +138,7 @@ def report_of(
         config=configuration(federation),
         seed=federation.seed,
         simulated=True,
-        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBI,
+        peak_memory_bytes=peak_memory_bytes(),
         **others,
     )
 

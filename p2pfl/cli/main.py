@@ -23,18 +23,24 @@ from p2pfl.console.output import show_mistakes
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.features import commands
 from p2pfl.plugins import commit, software
+from p2pfl.system import require_nodes
 from topologies.errors import TopologyError
 
 ENTRY_POINTS = "p2pfl.commands"
 
 COMMANDS: Mapping[str, Command] = {
     "demo": Command(
-        "Watch several nodes on this machine learn handwritten digits.", "p2pfl.cli.launch:demo", Group.START
+        "Watch several nodes on this machine learn handwritten digits.",
+        "p2pfl.cli.launch:demo",
+        Group.START,
+        of_nodes=True,
     ),
     "new": Command("Create an example federation to edit.", "p2pfl.cli.new:new", Group.START),
     "check": Command("Find the mistakes in a federation, and what it costs.", "p2pfl.cli.check:check", Group.START),
-    "launch": Command("Run all nodes of a federation on this machine.", "p2pfl.cli.launch:launch", Group.START),
-    "run": Command("Run one node; a second start resumes.", "p2pfl.cli.run:run", Group.RUN),
+    "launch": Command(
+        "Run all nodes of a federation on this machine.", "p2pfl.cli.launch:launch", Group.START, of_nodes=True
+    ),
+    "run": Command("Run one node; a second start resumes.", "p2pfl.cli.run:run", Group.RUN, of_nodes=True),
     "key": Command("Create a node's key, or show its public half.", "p2pfl.cli.new:key", Group.RUN),
     "evaluate": Command("Test the model that a node has learned.", "p2pfl.cli.learned:evaluate", Group.USE),
     "export": Command("Write that model to a plain file.", "p2pfl.cli.learned:export", Group.USE),
@@ -86,7 +92,11 @@ class MainCommands(Named):
         return groups
 
     def find(self, name: str) -> Any:
-        return (own_commands().get(name) or _joined()[name]).load()
+        if (command := own_commands().get(name)) is None:
+            return _joined()[name].load()
+        if command.of_nodes:
+            require_nodes(f"p2pfl {name}")
+        return command.load()
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """Write it without a blank line above, so that all fits on a screen of forty lines."""

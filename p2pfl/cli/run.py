@@ -77,7 +77,7 @@ def be_node(
     node = load_stranger(file, name) if described.admin else load_node(file, described, name)
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = str(node.threads)  # before anything numeric is imported
-    if node.nice:
+    if sys.platform != "win32" and node.nice:
         os.nice(node.nice)
     from p2pfl.fleet.process import arrived, prepared, run_node  # noqa: PLC0415 - after the thread limits are set
     from p2pfl.node.application import Application  # noqa: PLC0415 - as above

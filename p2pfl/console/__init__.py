@@ -100,6 +100,8 @@ class Command:
     line: str
     place: str
     group: Group
+    of_nodes: bool = False
+    """True if it runs, reaches or sets up nodes, of which Windows has none."""
 
     def load(self) -> Any:
         module, _, function = self.place.partition(":")

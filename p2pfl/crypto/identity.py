@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import grp
 import hashlib
 import os
-import pwd
 import stat
 import string
 from pathlib import Path
@@ -19,6 +17,7 @@ from pathlib import Path
 from nacl.signing import SigningKey
 
 from p2pfl.errors import StorageError, UserError
+from p2pfl.system import BINARY, HAS_MODES, NO_WAIT, is_own_group, sync, sync_folder
 
 PUBLIC_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -74,16 +73,16 @@ class Identity:
         """
         path = Path(path)
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o600)
         except OSError as error:
             reason = f"the key file cannot be created: {error.strerror}"
             raise UserError(reason, file=path, allowed="a new file in a folder that exists") from error
         try:
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            with os.fdopen(descriptor, "w", encoding="ascii", newline="\n") as file:
                 file.write(f"{FILE_PREFIX}{_encode(bytes(self._key))}\n")
                 file.flush()
-                os.fsync(file.fileno())
-            _sync_folder(path.parent)
+                sync(file.fileno())
+            sync_folder(path.parent)
         except OSError as error:
             # Half a key would block the next attempt.
             with contextlib.suppress(OSError):
@@ -137,8 +136,7 @@ def read_private(path: Path, what: str = "key") -> str:
     Raises UserError if it cannot be read, or if others can read it; `what` is "key", "password" or "token".
     """
     try:
-        # O_NONBLOCK, so that a named pipe does not block.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        with os.fdopen(os.open(path, os.O_RDONLY | NO_WAIT), "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             raw = file.read(256) if stat.S_ISREG(mode) else b""
     except OSError as error:
@@ -147,7 +145,7 @@ def read_private(path: Path, what: str = "key") -> str:
         raise UserError(f"{reason}: {error.strerror}", file=path, allowed=allowed) from error
     if not stat.S_ISREG(mode):
         raise UserError("not a regular file", file=path, allowed=ALLOWED_CONTENT if what == "key" else "a file")
-    if mode & 0o077:
+    if HAS_MODES and mode & 0o077:
         bits = f"mode {stat.S_IMODE(mode):o}"
         raise UserError(f"others may read this secret {what}", file=path, value=bits, allowed=ALLOWED_MODE)
     return raw.decode("ascii", errors="replace")
@@ -162,28 +160,11 @@ def _refuse_open_folder(folder: Path) -> None:
         there = folder.stat()
     except OSError:
         return  # it disappeared after the key was read
-    shared = there.st_mode & stat.S_IWGRP and not _is_own_group(there.st_gid, there.st_uid)
-    if (there.st_mode & stat.S_IWOTH or shared) and not there.st_mode & stat.S_ISVTX:
+    shared = there.st_mode & stat.S_IWGRP and not is_own_group(there.st_gid, there.st_uid)
+    if HAS_MODES and (there.st_mode & stat.S_IWOTH or shared) and not there.st_mode & stat.S_ISVTX:
         raise UserError(
             "others may replace the secret key in this folder",
             file=folder,
             value=f"mode {stat.S_IMODE(there.st_mode):o}",
             allowed=f"a folder that only its owner can write: chmod 700 {folder}",
         )
-
-
-def _is_own_group(group: int, user: int) -> bool:
-    """Return True if the group is the user's own: many systems give each user a group with no other members."""
-    try:
-        owner, entry = pwd.getpwuid(user), grp.getgrgid(group)
-    except KeyError:
-        return False
-    return (owner.pw_gid, owner.pw_name) == (group, entry.gr_name) and set(entry.gr_mem) <= {owner.pw_name}
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

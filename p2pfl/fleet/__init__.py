@@ -17,9 +17,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from multiprocessing import forkserver
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
+
+from p2pfl.system import IS_LINUX, KILL, signals_held
 
 SERVER = getattr(forkserver, "_forkserver", None)
 SHARED = ("click", "numpy.ma", "numpy.random", "encodings.idna", "p2pfl.fleet.fleet", "p2pfl.fleet.process")
@@ -38,7 +40,7 @@ def why_not() -> str | None:
     """Return why processes on this machine cannot share an import, or None if they can. This imports neither torch nor
     a driver.
     """
-    if sys.platform != "linux":
+    if not IS_LINUX:
         return f"{sys.platform} cannot fork safely"
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
@@ -75,7 +77,7 @@ def early_server(words: Sequence[str]) -> Iterator[None]:
         end_server()
 
 
-def serve(modules: Sequence[str], process: ForkServerProcess | None = None) -> None:
+def serve(modules: Sequence[str], process: BaseProcess | None = None) -> None:
     """Begin a server with one thread, which Ctrl-C does not reach, unless one with these modules is there; and have it
     start a `process`, which waits for its imports.
     """
@@ -83,24 +85,24 @@ def serve(modules: Sequence[str], process: ForkServerProcess | None = None) -> N
         end_server()
     before = {name: os.environ[name] for name in ONE_THREAD if name in os.environ}
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")  # no node needs the launcher's
     try:
-        forkserver.set_forkserver_preload([*modules])
-        forkserver.ensure_running()
-        if process is not None:
-            process.start()
+        with signals_held(signal.SIGINT):
+            forkserver.set_forkserver_preload([*modules])
+            forkserver.ensure_running()
+            if process is not None:
+                process.start()
     finally:
         sys.modules["__main__"] = main
         for name in ONE_THREAD:
             del os.environ[name]
         os.environ.update(before)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def end_server() -> None:
     """End the server, if there is one, even while it imports. `multiprocessing` asks later how it ended."""
     if (pid := getattr(SERVER, "_forkserver_pid", None)) is not None:
         with suppress(ProcessLookupError, ChildProcessError):
-            os.kill(pid, signal.SIGKILL)
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            os.kill(pid, KILL)
+            if sys.platform == "linux":
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import errno
-import fcntl
 import gc
 import logging
 import os
@@ -29,9 +28,9 @@ from importlib.metadata import entry_points
 from io import FileIO, TextIOWrapper
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 
@@ -42,6 +41,7 @@ from p2pfl.fleet import end_server, serve, shared_modules, why_not
 from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.interface import Vector
 from p2pfl.reporting.status import WAITING_FOR_DISK, NodeLine, NodeResult
+from p2pfl.system import KILL, lock
 
 log = logging.getLogger("p2pfl")
 
@@ -238,12 +238,12 @@ class Fleet:
 
     def _end(self) -> None:
         """End the children. A child that waits for a disk has unsaved state, so it is checked again later."""
-        self._signal(signal.SIGKILL, [child for child in self.children if not child.waits_for_disk])
+        self._signal(KILL, [child for child in self.children if not child.waits_for_disk])
         if any(child.exit_code is None for child in self.children):
             asyncio.get_running_loop().call_later(PATIENCE_S, self._end)
 
     def _kill(self) -> None:
-        self._signal(signal.SIGKILL, self.children)
+        self._signal(KILL, self.children)
 
     def _signal(self, number: signal.Signals, children: Iterable[Child]) -> None:
         for child in children:
@@ -371,7 +371,7 @@ def _locked(file: Path, held: ExitStack | None = None) -> bool:
     with ExitStack() as now:
         (held or now).callback(os.close, descriptor)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(descriptor)
         except OSError as error:
             return error.errno not in TAKEN
     return True
@@ -383,7 +383,7 @@ def _locked(file: Path, held: ExitStack | None = None) -> bool:
 class ForkedProcess:
     """A forked process, with as much of the interface of `asyncio.subprocess.Process` as a launcher needs."""
 
-    def __init__(self, process: ForkServerProcess, stdin: FileIO, stdout: asyncio.StreamReader, run: Starter) -> None:
+    def __init__(self, process: BaseProcess, stdin: FileIO, stdout: asyncio.StreamReader, run: Starter) -> None:
         self.pid, self.stdin, self.stdout = process.pid or 0, stdin, stdout
         self.returncode: int | None = None
         self._process, self._starter = process, run
@@ -462,7 +462,8 @@ class Starter:
 
     async def _fork(self, arguments: Sequence[str], stderr: int) -> ForkedProcess:
         """Raises OSError or EOFError: the server died, or did not answer. What it started ends, as its stdin does."""
-        context, loop = get_context("forkserver"), asyncio.get_running_loop()
+        context: Any = get_context("forkserver")
+        loop = asyncio.get_running_loop()
         their_stdin, stdin = context.Pipe(duplex=False)
         stdout, their_stdout = context.Pipe(duplex=False)
         theirs = their_stdin, their_stdout, Connection(os.dup(stderr))
@@ -497,8 +498,9 @@ class Starter:
 def become(arguments: list[str], streams: Sequence[Connection], environment: dict[str, str]) -> None:
     """Do as `python ARGUMENTS` would: in its own session, with these streams, and with its own random numbers."""
     gc.freeze()  # the garbage collector would write to the shared objects that it visits
-    os.setsid()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    if sys.platform != "win32":
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for number, stream in enumerate(streams):
         os.dup2(stream.fileno(), number)
         stream.close()

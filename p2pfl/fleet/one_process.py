@@ -188,7 +188,7 @@ def _in_own_loop(work: Callable[[], Coroutine[Any, Any, T]], cancel: Callable[[]
 
     def find() -> None:
         try:
-            outcome.set_result(asyncio.run(work()))
+            outcome.set_result(run_selecting(work()))
         except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
             outcome.set_exception(_first(error))
         finally:
@@ -205,6 +205,12 @@ def _in_own_loop(work: Callable[[], Coroutine[Any, Any, T]], cancel: Callable[[]
             is_there.wait()  # in Python 3.11 a thread whose join was interrupted counts as stopped
             thread.join()
     return outcome.result()
+
+
+def run_selecting(work: Coroutine[Any, Any, T]) -> T:
+    """Do as `asyncio.run`, in a loop that can watch a socket: the usual one of Windows cannot."""
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        return runner.run(work)
 
 
 def _first(error: BaseException) -> BaseException:

@@ -13,6 +13,7 @@ from p2pfl.node.assembly import Setup, read_setup
 from p2pfl.node.learner_runner import OnRound
 from p2pfl.node.shutdown import shutdown_on_request
 from p2pfl.reporting.status import NodeLine, NodeResult
+from p2pfl.system import require_nodes
 
 ARRIVE, PREPARE = (tuple(import_declared(what)) for what in ("ARRIVE", "PREPARE"))
 """Imported with this module, so that nodes that share its import share theirs."""
@@ -70,6 +71,7 @@ class Node:
         on_progress: Callable[[NodeLine], None] = lambda _: None,
         on_round: OnRound | None = None,
     ) -> None:
+        require_nodes("p2pfl.Node")
         described = arrived(load_config(federation), name)
         config = load_node(node_file(described, name), described, name)
         self._setup = read_setup(described, config)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import mmap
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -487,6 +488,6 @@ def mapped_weights_bytes() -> int:
 def resident_bytes() -> int | None:
     """Return how much memory this process has now; None where the system does not say (only Linux does)."""
     try:
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError, AttributeError):
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * mmap.PAGESIZE
+    except (OSError, ValueError, IndexError):
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -109,6 +110,8 @@ def appearing(target: Path, *, replacing: bool = False) -> Iterator[Path]:
             yield folder
             if replacing:
                 os.rename(target, Path(staging) / "replaced")  # noqa: PTH104 - as below
+            elif sys.platform == "win32" and target.exists():  # it replaces no folder, not even an empty one
+                target.rmdir()
             os.rename(folder, target)  # noqa: PTH104 - unlike Path.rename, known to replace an empty folder
     except OSError as error:
         raise StorageError(f"{target} could not be made: {error.strerror}") from error

@@ -24,10 +24,10 @@ earlier versions, which can read them.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import re
+import shutil
 import stat
 import struct
 import threading
@@ -42,6 +42,7 @@ import msgspec
 from xxhash import xxh3_128
 
 from p2pfl.errors import StorageError, UserError
+from p2pfl.system import BINARY, HAS_MODES, NO_FOLLOW, lock, sync, sync_folder, user_id
 
 Piece: TypeAlias = bytes | bytearray | memoryview
 
@@ -67,15 +68,6 @@ def write_all(fd: int, piece: Piece) -> None:
     rest = memoryview(piece)
     while rest:
         rest = rest[os.write(fd, rest) :]
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names in the folder durable: a file's own fsync does not."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def replace_file(path: Path, pieces: Iterable[Piece]) -> None:
@@ -115,10 +107,10 @@ def create_file(path: Path, content: bytes) -> None:
 def truncate_file(path: Path, size_bytes: int) -> None:
     """Truncate the file to `size_bytes`; the rest is then durable, even if it was only in memory before."""
     with storage_errors(path):
-        fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+        fd = os.open(path, os.O_WRONLY | BINARY | NO_FOLLOW)
         try:
             os.ftruncate(fd, size_bytes)
-            os.fsync(fd)
+            sync(fd)
         finally:
             os.close(fd)
 
@@ -130,11 +122,11 @@ def discard(path: Path) -> None:
 
 
 def _write_new(path: Path, pieces: Iterable[Piece]) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)  # O_EXCL does not follow links
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, OWNER_ONLY)  # O_EXCL does not follow links
     try:
         for piece in pieces:
             write_all(fd, piece)
-        os.fsync(fd)
+        sync(fd)
     finally:
         os.close(fd)
 
@@ -149,14 +141,13 @@ BLOCK_BYTES = 512
 
 def free_bytes(folder: Path) -> float:
     """Return the bytes that this user may still write there; infinite if the file system does not say."""
-    there = os.statvfs(_existing(folder))
-    return there.f_bavail * there.f_frsize if there.f_blocks else float("inf")
+    there = shutil.disk_usage(_existing(folder))
+    return there.free if there.total else float("inf")
 
 
 def volume_bytes(folder: Path) -> float:
     """Return the size of the whole file system."""
-    there = os.statvfs(_existing(folder))
-    return there.f_blocks * there.f_frsize if there.f_blocks else float("inf")
+    return shutil.disk_usage(_existing(folder)).total or float("inf")
 
 
 def used_bytes(folder: Path) -> int:
@@ -165,7 +156,8 @@ def used_bytes(folder: Path) -> int:
     with suppress(FileNotFoundError), os.scandir(folder) as files:
         for file in files:
             with suppress(FileNotFoundError):  # its node may be running
-                used += file.stat(follow_symlinks=False).st_blocks * BLOCK_BYTES
+                there = file.stat(follow_symlinks=False)
+                used += BLOCK_BYTES * getattr(there, "st_blocks", -(-there.st_size // BLOCK_BYTES))
     return used
 
 
@@ -199,8 +191,8 @@ def lock_folder(folder: Path) -> int:
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        refuse_shared(folder, user=os.geteuid())
-        fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, OWNER_ONLY)
+        refuse_shared(folder, user=user_id())
+        fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | NO_FOLLOW, OWNER_ONLY)
     except OSError as error:
         if error.errno in NO_SPACE:
             raise StorageError(f"cannot write {folder}: {error.strerror}") from error
@@ -230,7 +222,7 @@ def lock_file(file: Path) -> int:
     Raises UserError if it cannot be read, or if another process has locked it.
     """
     try:
-        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(file, os.O_RDONLY)
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror}", file=file, allowed="a file this user may read") from error
     try:
@@ -245,10 +237,10 @@ def _take(fd: int) -> None:
     """Try to lock a few times: a process that only checks whether a node is running holds the lock for an instant."""
     for _ in range(LOOKS):
         with suppress(BlockingIOError):
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(fd)
             return
         time.sleep(LOOK_S)
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    lock(fd)
 
 
 def refuse_shared(folder: Path, *, user: int) -> None:
@@ -260,6 +252,8 @@ def refuse_shared(folder: Path, *, user: int) -> None:
         allowed = f"the folder itself: node.state_dir = {str(folder.resolve())!r}"
         raise UserError("the state folder is a symbolic link", file=folder, allowed=allowed)
     there = folder.stat()
+    if not HAS_MODES:
+        return
     if there.st_uid not in (0, user):
         raise UserError(
             "the state folder belongs to another user",
@@ -455,7 +449,7 @@ class Flush:
         try:
             with storage_errors(self._path):
                 write_all(self._fd, self._content)
-                os.fdatasync(self._fd)
+                sync(self._fd, only_content=True)
         except StorageError as error:
             self.error = error
         except Exception as error:  # noqa: BLE001 - whatever it was, the records are not known to be on disk
@@ -487,7 +481,7 @@ class Wal:
         self._synced = True
         self._running: Flush | None = None
         with storage_errors(path):
-            self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+            self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | BINARY | NO_FOLLOW)
 
     @classmethod
     def create(cls, path: Path, previous: bytes, form: FileFormat = PLAIN) -> Wal:
@@ -528,7 +522,7 @@ class Wal:
             return
         self._write_out()
         with storage_errors(self._path):
-            os.fdatasync(self._fd)
+            sync(self._fd, only_content=True)
         self._synced = True
 
     def begin_flush(self) -> Flush | None:

@@ -52,8 +52,8 @@ from p2pfl.storage.disk import (
     snapshot_generations,
     snapshot_path,
     storage_errors,
-    sync_folder,
 )
+from p2pfl.system import sync_folder
 
 _DIGEST_BYTES = 32
 _HEAD_BYTES = len(PLAIN.snapshot_magic) + _DIGEST_BYTES

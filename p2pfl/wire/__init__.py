@@ -287,7 +287,9 @@ LEAST_CHUNK_BYTES = 4096
 """The smallest chunk of a body that is not its last: a peer cannot make a message expensive by tiny pieces."""
 CONTINUED, KNOWN = 1, 2
 
-PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+PRIVATE: dict[str, Any] = {}
+if sys.platform != "win32":
+    PRIVATE["flags"] = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 """Private pages cost half as much as shared ones when first touched."""
 
 

@@ -10,7 +10,6 @@ with real sockets, in this process (`observe_real`). Where models are hidden, ot
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +36,7 @@ from p2pfl.errors import UserError
 from p2pfl.features import FEATURES
 from p2pfl.features.status.feature import StatusDisplay
 from p2pfl.fleet.fleet import STOPPED, Child
-from p2pfl.fleet.one_process import InProcessFleet, _with_keys
+from p2pfl.fleet.one_process import InProcessFleet, _with_keys, run_selecting
 from p2pfl.learn.averaging import AveragedLearner, AveragedRounds
 from p2pfl.learn.interface import Learner, RoundStart, Vector
 from p2pfl.learn.load import load_task, resolved
@@ -562,7 +561,7 @@ def observe_real(federation: FederationConfig, victim: int) -> Observation:
         together = SpiedFleet(*_with_keys(federation), Path(folder))
         setups = together.prepare()
         eye = together.eye = Eye(victim, federation.neighbors(victim), setups[victim].learner.samples)
-        asyncio.run(together.run(setups))
+        run_selecting(together.run(setups))
         return _observed(together, eye, setups)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from p2pfl.console.output import Form, format_option, size, write_json, write_rows
+from p2pfl.system import signals_held
 from topologies.cli.terminal import Bytes
 
 if TYPE_CHECKING:
@@ -73,9 +74,9 @@ def plan(*, within: float, out: Path, quiet: bool, form: Form, **wished: Any) ->
     from sim.plans.systems import PlanWishes  # noqa: PLC0415 - as above
     from sim.plans.winner import check_place, evidence, write_plan  # noqa: PLC0415 - as above
     from sim.sweeps.run import (  # noqa: PLC0415 - as above
+        ENDING,
         cores,
         ended_by_signals,
-        undisturbed,
     )
 
     check_place(out)
@@ -85,7 +86,7 @@ def plan(*, within: float, out: Path, quiet: bool, form: Form, **wished: Any) ->
     except KeyboardInterrupt:
         click.echo("stopped before any run had ended; the same command begins again", err=True)
         return STOPPED
-    with undisturbed():
+    with signals_held(*ENDING):
         winner = write_plan(ranked, out)
     if form == "json":
         write_json(evidence(ranked))

@@ -295,5 +295,5 @@ def _computation_facts(report: Report) -> dict[str, Any]:
         "node-rounds a CPU-second": speed and f"{speed:,.0f}, without evaluation",
         "CPU-seconds": f"{cost.cpu_s:.3g}",
         "events": f"{cost.events:,}" if cost.events else None,
-        "peak memory": size(report.peak_memory_bytes or 0),
+        "peak memory": report.peak_memory_bytes and size(report.peak_memory_bytes),
     }

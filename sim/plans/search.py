@@ -21,9 +21,10 @@ from p2pfl.errors import P2PFLError, UserError
 from p2pfl.learn.metrics import LOSS, Measure
 from p2pfl.reporting.measures import merit, value_of
 from p2pfl.reporting.report import Report
+from p2pfl.system import signals_held
 from sim.plans.systems import DAY_S, PlannedSystem, PlanWishes, Tell, check_wishes, find_graphs, systems
 from sim.sweeps.job import NONE, Job, RunOutcome, build, make_job, run_seldom
-from sim.sweeps.run import Folder, run_here, undisturbed
+from sim.sweeps.run import ENDING, Folder, run_here
 from topologies.errors import TopologyError
 from topologies.plots import counted
 
@@ -281,7 +282,7 @@ class PlanSearch:
         missing, ended = [job for job, _ in jobs.values()], 0
         with closing(run_here(missing, run_seldom, self.count, until=until)) as outcomes:
             for ended, (job, outcome) in enumerate(outcomes, 1):
-                with undisturbed():
+                with signals_held(*ENDING):
                     self._take(jobs[job.key][1], job, outcome)
                 self.tell(f"{len(self.results)} runs, in this look {ended} of {len(missing)}")
         return ended == len(missing)

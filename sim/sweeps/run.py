@@ -12,12 +12,12 @@ the same software: a job records both, and its run refuses others.
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -32,7 +32,7 @@ from typing import Any, TypeAlias
 
 from p2pfl.console.output import ProgressView
 from p2pfl.errors import StorageError, UserError
-from p2pfl.storage.disk import sync_folder
+from p2pfl.system import lock, signals_held, sync, sync_folder
 from sim.progress import duration, how_it_died
 from sim.sweeps.job import Job, RunJob, RunOutcome, build, in_one_line, perform, run
 from sim.sweeps.plan import SweepFile, SweepPlan, check_plan, make_plan
@@ -160,14 +160,14 @@ def _end_with_the_parent() -> None:
 @contextmanager
 def _quiet_start() -> Iterator[None]:
     """Prepare what a new process inherits: one thread for numerical libraries, and Ctrl-C left to the parent."""
-    resource_tracker.ensure_running()  # if started later, with the first process, it would unblock Ctrl-C again
+    if sys.platform != "win32":
+        resource_tracker.ensure_running()  # if started later, with the first process, it would unblock Ctrl-C again
     before = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        with signals_held(signal.SIGINT):
+            yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
@@ -287,7 +287,7 @@ class _Run:
         self.on_change(self.standing())
 
     def take(self, job: Job, outcome: RunOutcome) -> None:
-        with undisturbed():
+        with signals_held(*ENDING):
             _keep(self.folder, self.tally, job, outcome)
         self.finished += 1
         self.on_change(self.standing())
@@ -325,9 +325,9 @@ class Folder:
         Raises UserError if another sweep is running in it, if it belongs to something else, or if it cannot be created.
         """
         self._make()
-        with (self.path / LOCK).open("a") as lock:
+        with (self.path / LOCK).open("ab") as file:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(file.fileno())
             except BlockingIOError:
                 text = "another sweep is at work in this folder"
                 raise UserError(text, key="--out", value=str(self.path), allowed="another folder, or wait") from None
@@ -369,7 +369,7 @@ def replace(path: Path, content: bytes) -> None:
         with aside.open("wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
         aside.replace(path)
         sync_folder(path.parent)  # a rename is durable only when its folder is
     except OSError as error:
@@ -406,14 +406,8 @@ def _keep(folder: Folder, tally: SweepTally, job: Job, outcome: RunOutcome) -> N
     tally.failures[job.key] = reason
 
 
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Delay Ctrl-C until a finished run is stored."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+ENDING = (signal.SIGINT, signal.SIGTERM)
+"""The signals that end a sweep, held back while a finished run is stored."""
 
 
 @contextmanager
@@ -426,7 +420,7 @@ def ended_by_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = [(number, signal.signal(number, interrupt)) for number in (signal.SIGINT, signal.SIGTERM)]
+    before = [(number, signal.signal(number, interrupt)) for number in ENDING]
     try:
         yield
     finally:

@@ -45,13 +45,10 @@ def disk(monkeypatch):
     monkeypatch.setattr("p2pfl.node.engine_thread.RETRY_S", 0.0)
     disk = Disk()
 
-    class System:
-        fdatasync = staticmethod(disk.fdatasync)
+    def sync(fd, *, only_content=False):
+        disk.fdatasync(fd) if only_content else os.fsync(fd)
 
-        def __getattr__(self, name):
-            return getattr(os, name)
-
-    monkeypatch.setattr(storage_disk, "os", System())
+    monkeypatch.setattr(storage_disk, "sync", sync)
     yield disk
     disk.may_go_on.set()
 

@@ -242,6 +242,7 @@ def test_where_a_driver_may_be_at_work_nothing_is_forked(tmp_path, monkeypatch):
     assert why_not() is None
     built.unlink()
     assert "built for" in why_not()
+    monkeypatch.setattr("p2pfl.fleet.IS_LINUX", False)
     monkeypatch.setattr(sys, "platform", "darwin")
     assert "darwin" in why_not()
 

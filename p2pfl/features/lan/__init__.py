@@ -14,5 +14,6 @@ COMMANDS: Mapping[str, Command] = {
         "Find out why nodes do not reach each other, and what to do.",
         "p2pfl.features.lan.command:doctor",
         Group.LOOK,
+        of_nodes=True,
     ),
 }

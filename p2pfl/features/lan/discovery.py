@@ -39,6 +39,7 @@ from p2pfl.net.address import Address, parse_address
 from p2pfl.net.links import Links
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
+from p2pfl.system import IS_LINUX
 
 if TYPE_CHECKING:
     from zeroconf import IPVersion, Zeroconf
@@ -83,7 +84,10 @@ def member_of(instance: str, prefixes: Container[str]) -> str | None:
 
 
 def require_zeroconf(file: object = None) -> None:
-    """Check that python-zeroconf, which `file` requires, is installed. Raises UserError: it is not."""
+    """Check that discovery, which `file` asks for, can run. Raises UserError: not Linux, or no python-zeroconf."""
+    if not IS_LINUX:
+        raise UserError("nodes find each other on a LAN on Linux only", file=file, key="network.discovery", value=True,
+                        allowed="false, and an address for each node")  # fmt: skip
     if find_spec("zeroconf") is None:
         raise UserError("needs python-zeroconf, which is not installed", file=file, key="network.discovery", value=True,
                         allowed=f"true after {INSTALL}; or false, and an address for each node")  # fmt: skip
@@ -372,6 +376,7 @@ PORT = 5353
 GROUPS = {4: "224.0.0.251", 6: "ff02::fb"}
 IP_MULTICAST_ALL, IPV6_MULTICAST_ALL = 49, 29
 """Linux socket options: whether a socket receives from groups that other sockets have joined."""
+SO_REUSEPORT: int = getattr(socket, "SO_REUSEPORT", 0)
 MOST_BYTES = 9000
 MOST_ANNOUNCED = 1000
 """The most names that are kept, because anyone can make them up."""
@@ -525,7 +530,7 @@ def _socket(interface: Interface, version: int, *, shared: bool) -> socket.socke
         made.setblocking(False)  # noqa: FBT003 - the socket's signature
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            made.setsockopt(socket.SOL_SOCKET, SO_REUSEPORT, 1)
         if version == 4:
             made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(own))
             made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 255)
@@ -562,9 +567,9 @@ async def find_nearby(federation: FederationConfig, *, named: Sequence[str] = ()
     """Return the addresses that members announce, as soon as all have answered. `named` are the interfaces to listen
     on.
 
-    The result is empty if python-zeroconf is not installed or no interface can be used.
+    The result is empty if this is not Linux, python-zeroconf is not installed, or no interface can be used.
     """
-    if find_spec("zeroconf") is None:
+    if find_spec("zeroconf") is None or not IS_LINUX:
         return {}
     usable = [nic for nic in cover(all_interfaces(), "0.0.0.0", named) if nic.skipped is None]  # noqa: S104 - as nodes do
     if not usable:

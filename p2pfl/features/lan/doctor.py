@@ -33,6 +33,7 @@ from p2pfl.net.dial_paths import DialError, Outlet, UnreachedError, outlet_of
 from p2pfl.net.transport import GoneError, Line
 from p2pfl.net.websocket import LEARNED, control_binding, dial_websocket, open_browserless
 from p2pfl.node.folders import newest_here
+from p2pfl.system import IS_LINUX
 
 CONNECT_S = 4.0
 ANSWER_S = 4.0
@@ -253,7 +254,7 @@ async def examine(
             patient.hides = is_hidden(patient.member.address, node.listen)
             if (running := find_running(node.state_dir)) is not None:
                 patient.listens = running.listen
-    if usable and discovery:
+    if usable and discovery and IS_LINUX:
         overhearing = Overhearing(usable, own_addresses())
         await overhearing.run(listen_s)
         diagnosis.tallies = overhearing.tallies
@@ -329,6 +330,12 @@ def _of_the_lan(diagnosis: Diagnosis) -> Iterator[Problem]:
                 text=f"discovery is off, and no address is listed for {', '.join(nowhere)}",
                 remedy="set `discovery = true` under [network] in federation.toml, or give each an address",
             )
+        return
+    if not IS_LINUX:
+        yield Problem(
+            text="discovery is on, which needs Linux: a node would not start here",
+            remedy="set `discovery = false`, and give each an address",
+        )
         return
     if find_spec("zeroconf") is None:
         yield Problem(

@@ -18,15 +18,18 @@ COMMANDS: Mapping[str, Command] = {
         "Print the line with which a new machine asks to join.",
         "p2pfl.features.members.command:invite",
         Group.MEMBERS,
+        of_nodes=True,
     ),
     "join": Command(
         "Set up a new machine from that line.",
         "p2pfl.features.members.command:join",
         Group.MEMBERS,
+        of_nodes=True,
     ),
     "member": Command(
         "Add, remove or replace members while nodes run.",
         "p2pfl.features.members.command:member",
         Group.MEMBERS,
+        of_nodes=True,
     ),
 }

@@ -18,5 +18,6 @@ COMMANDS: Mapping[str, Command] = {
         "Permit privacy budgets to start, and show what is spent.",
         "p2pfl.features.privacy.checks:privacy",
         Group.RUN,
+        of_nodes=True,
     ),
 }

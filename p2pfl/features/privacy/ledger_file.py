@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import secrets
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from p2pfl.config.tables import Mistakes, choice, matching, parse_document, read
 from p2pfl.errors import StorageError, UserError
 from p2pfl.foreign import UNREADABLE, refuse_special
 from p2pfl.learn.privacy.accounting import Ledger, Promise
-from p2pfl.storage.disk import is_full, lock_file, replace_file, storage_errors, sync_folder
+from p2pfl.storage.disk import is_full, lock_file, replace_file, storage_errors
+from p2pfl.system import BINARY, NO_FOLLOW, sync_folder
 
 SUFFIX = ".budget"
 WORD_BYTES = 16
@@ -75,7 +77,7 @@ def give_permission(key_file: Path, promise: Promise, *, after: str | None = Non
     content |= {"planned": planned} if promise.epsilon is None else {}
     lines = [f"{name} = {json.dumps(value)}\n" for name, value in content.items() if value is not None]
     replace_file(path, ["".join([_TEXT, *lines]).encode()])
-    if os.geteuid() == 0 and key_file.exists():
+    if sys.platform != "win32" and os.geteuid() == 0 and key_file.exists():
         owner = key_file.stat()
         with storage_errors(path):
             os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
@@ -86,7 +88,7 @@ def read_permission(key_file: Path) -> Permission | None:
     path = permission_file(key_file)
     refuse_special(path)
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        with os.fdopen(os.open(path, os.O_RDONLY | BINARY | NO_FOLLOW), "rb") as file:
             document = parse_document(file.read(MOST_BYTES).decode(), path)
     except FileNotFoundError:
         return None
@@ -173,7 +175,7 @@ class LedgerFile:
         """Read the ledger. Raises UserError: the file cannot be read, or belongs to another federation."""
         refuse_special(self.path)
         try:
-            with os.fdopen(os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            with os.fdopen(os.open(self.path, os.O_RDONLY | BINARY | NO_FOLLOW), "rb") as file:
                 raw = file.read(MOST_LEDGER_BYTES)
         except FileNotFoundError:
             return None

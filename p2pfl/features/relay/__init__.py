@@ -17,5 +17,6 @@ COMMANDS: Mapping[str, Command] = {
         "Pass sealed sessions on between members that open no port.",
         "p2pfl.features.relay.command:relay",
         Group.RUN,
+        of_nodes=True,
     ),
 }

@@ -38,6 +38,7 @@ from p2pfl.features.relay.frames import VERSION, Challenge, Registration
 from p2pfl.foreign import UNREADABLE
 from p2pfl.node.folders import NONE
 from p2pfl.storage.disk import replace_file
+from p2pfl.system import BINARY
 
 FILE_NAME = "tickets.toml"
 KEPT_NAME = "tickets"
@@ -398,11 +399,11 @@ def _state_of(path: Path) -> tuple[int, int, int] | None:
 def make_token(path: Path) -> None:
     """Write a new token, for its owner alone. Raises UserError: there is such a file, or it cannot be made."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o600)
     except OSError as error:
         text = f"cannot be created: {error.strerror}"
         raise UserError(text, file=path, allowed="a new file in a folder that exists") from None
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+    with os.fdopen(descriptor, "w", encoding="ascii", newline="\n") as file:
         file.write(f"{TOKEN_PREFIX}{to_text(os.urandom(TOKEN_BYTES))}\n")
 
 

@@ -16,5 +16,6 @@ COMMANDS: Mapping[str, Command] = {
         "Show counts, means and quantiles of all sites' tables.",
         "p2pfl.features.stats.command:stats",
         Group.USE,
+        of_nodes=True,
     ),
 }

@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from p2pfl.errors import StorageError, UserError
 from p2pfl.foreign import UNREADABLE, fitting, read_file, read_json
+from p2pfl.system import is_alive
 
 if TYPE_CHECKING:
     from p2pfl.config.model import NodeConfig
@@ -60,13 +61,7 @@ class NodeAddresses(msgspec.Struct, kw_only=True, frozen=True):
     @property
     def is_running(self) -> bool:
         """Return True if its process exists, as far as this user can tell."""
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        except (PermissionError, OverflowError):
-            return True
-        return True
+        return is_alive(self.pid)
 
 
 def address_at(listen: str, port: int) -> str:

@@ -25,6 +25,7 @@ from p2pfl.features.sums.protocol import Sums
 from p2pfl.features.sums.records import SumHistory
 from p2pfl.features.sums.talk import SendMessage, SumTalk
 from p2pfl.storage.disk import create_file, lock_folder, replace_file, storage_errors, truncate_file, write_all
+from p2pfl.system import BINARY, NO_FOLLOW, sync
 
 FILE_NAME = "sums"
 DIGEST_BYTES, COUNT_BYTES, NAME_BYTES, CHECK_BYTES = 32, 4, 16, 8
@@ -109,10 +110,10 @@ def append_record(path: Path, size_bytes: int, record: bytes) -> int:
     """Add a record to a file of this size; it is on the disk when this returns the new size. Raises StorageError."""
     try:
         with storage_errors(path):
-            fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+            fd = os.open(path, os.O_WRONLY | os.O_APPEND | BINARY | NO_FOLLOW)
             try:
                 write_all(fd, record)
-                os.fsync(fd)
+                sync(fd)
             finally:
                 os.close(fd)
     except StorageError:

@@ -18,9 +18,11 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import click
+
+from p2pfl.config.writing import toml_value
 
 WIDTH = 100
 HOME = "This page is generated from the program."
@@ -155,26 +157,26 @@ def epilog(text: str) -> Iterator[str]:
 
 # -- keys of the files -------------------------------------------------------------------------------------------------
 
-TYPES = {"bool": "true or false", "int": "whole number", "float": "number", "tuple": "list of texts"}
-OF_EDGE = {"between": "list of texts", "compressor": "text"}
+TYPES = {"boolean": "true or false", "integer": "whole number", "number": "number", "array": "list of texts"}
 
 
-def type_of(hints: Mapping[str, Any], key: str) -> str:
-    """The type of a key in words, by the annotation of its field."""
-    text = str(getattr(hints[key], "__name__", hints[key])) if key in hints else "str"
-    return next((words for name, words in TYPES.items() if re.match(rf"{name}\b", text)), "text")
+def type_of(schema: Mapping[str, Any]) -> str:
+    """The type of a key in words; that of a list, where it may be one."""
+    kinds = [each["type"] for each in schema.get("anyOf", (schema,))]
+    return TYPES.get("array" if "array" in kinds else kinds[0], "text")
 
 
-def keys(kinds: Mapping[str, Any], owner: type, defaults: Mapping[str, str], needed: Iterable[str] = ()) -> list[str]:
-    """The table of one table's keys: `defaults` as TOML writes them, or in words."""
-    hints = get_type_hints(owner) if owner is not dict else {}
-    if "network" in hints:  # the keys of [network] in node.toml are fields of a struct of their own
-        hints |= get_type_hints(hints["network"])
+def keys(
+    shown: Any, *, defaults: Mapping[str, str] | None = None, only: Iterable[str] = (), typed: bool = True
+) -> list[str]:
+    """The keys of a `Table`, all or `only` some; `defaults` are in words."""
     rows = []
-    for key, kind in kinds.items():
-        default = "must be given" if key in needed else defaults.get(key, "not set")
-        kind_of = OF_EDGE[key] if owner is dict else type_of(hints, key)
-        rows.append((code(key), sentence(kind.means), default, prose(with_type(kind_of, kind.allowed))))
+    for key, kind in shown.kinds.items():
+        if not only or key in only:
+            known = code(toml_value(shown.defaults[key])) if key in shown.defaults else "not set"
+            default = "must be given" if key in shown.needed else (defaults or {}).get(key, known)
+            allowed = with_type(type_of(kind.schema), kind.allowed) if typed else kind.allowed
+            rows.append((code(key), sentence(kind.means), default, prose(allowed)))
     return list(table(("key", "meaning", "default", "allowed"), rows))
 
 
@@ -184,63 +186,45 @@ def with_type(kind: str, allowed: str) -> str:
     return allowed if named else f"{kind}: {allowed}"
 
 
-def defaults_of(owner: type, more: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """The defaults of a struct's fields, as TOML writes them; a field that is None has none."""
-    from dataclasses import MISSING, fields, is_dataclass
-
-    from p2pfl.config.writing import toml_value
-
-    values = {
-        field.name: field.default
-        for field in fields(owner)
-        if field.default not in (MISSING, None) and not is_dataclass(field.default)
-    } | dict(more or {})
-    return {key: code(toml_value(value)) for key, value in values.items() if value is not None}
-
-
 def settings() -> Iterator[str]:
-    from p2pfl.config import load, model
-    from p2pfl.config.sections import HIDE, STATS, HideConfig, PrivacyConfig, StatsConfig
+    from p2pfl.config import model
+    from p2pfl.config.schemas import federation_tables, node_tables
+    from p2pfl.config.sections import HideConfig, PrivacyConfig
     from p2pfl.config.tables import kinds_of
 
-    head = {key: value for key, value in load.HEAD_DEFAULTS.items() if value != ""}
     method = f'`{json.dumps(model.USUAL_METHOD)}` with `rule = "mean"`, else `{json.dumps(model.USUAL_ROBUST_METHOD)}`'
+    shown = {each.name: each for each in federation_tables()}
     yield from ("# Settings", "", f"{HOME} `p2pfl new` writes federation.toml and node.toml with all keys.", "")
     yield from ("## federation.toml", "", "Every node has the same file.", "")
-    yield from ("### [federation]", *keys(model.FEDERATION, model.FederationConfig, defaults_in(head), ("name",)))
-    yield from ("### [task]", *keys(model.TASK, model.TaskConfig, defaults_of(model.TaskConfig)))
+    yield from ("### [federation]", *keys(shown["federation"]))
+    yield from ("### [task]", *keys(shown["task"]))
     yield from ("All other keys are the task's own. Those of the built-in tasks:", "", *built_in_tasks())
     yield from ("### [training]", "", "One of `rounds` and `time_s`, and one of `local_steps` and `local_epochs`.")
-    training = defaults_of(model.TrainingConfig) | {"method": method}
-    yield from keys(model.TRAINING, model.TrainingConfig, training)
-    yield from ("### [gossip]", *keys(model.GOSSIP, model.GossipConfig, defaults_of(model.GossipConfig)))
+    yield from keys(shown["training"], defaults={"method": method})
+    yield from ("### [gossip]", *keys(shown["gossip"]))
     yield from (
         "### [privacy]",
         "",
         "Without this table nothing is promised. A budget has one of `epsilon` and `noise`:",
     )
     budget = kinds_of(PrivacyConfig)
-    yield from keys(budget, PrivacyConfig, defaults_of(PrivacyConfig), ("delta",))
+    yield from keys(shown["privacy"], defaults={"delta": "must be given"}, only=budget)
     yield "Without a budget, these keys and `colluders` hide models in sums:"
-    hidden = {key: kind for key, kind in HIDE.items() if key not in budget}
-    yield from keys(hidden, HideConfig, defaults_of(HideConfig), ("hide",))
-    yield from ("### [network]", *keys(model.NETWORK, model.NodeConfig, defaults_of(model.NodeConfig)))
+    hidden = kinds_of(HideConfig).keys() - budget
+    yield from keys(shown["privacy"], defaults={"hide": "must be given"}, only=hidden)
+    yield from ("### [network]", *keys(shown["network"]))
     yield from ("### [[edge]]", "", "Once for each edge that has its own compressor.")
-    yield from keys(model.EDGE, dict, {}, model.EDGE)
+    yield from keys(shown["edge"])
     yield from ("### [[node]]", "", "Once for each member.")
-    yield from keys(model.MEMBER, model.Member, {}, ("name", "key"))
+    yield from keys(shown["node"])
     yield from ("## node.toml", "", "Each node has its own file. Paths are relative to it.", "")
-    node = (
-        defaults_of(model.NodeConfig)
-        | defaults_of(model.Compute)
-        | {"listen": "`0.0.0.0`, with the port of the node's address"}
-    )
-    yield from ("### [node]", *keys(model.NODE, model.NodeConfig, node))
-    network = {"discovery": "that of federation.toml"}
-    yield from ("### [network]", *keys(model.OWN_NETWORK, model.NodeConfig, network))
+    shown = {each.name: each for each in node_tables()}
+    listen = "`0.0.0.0`, with the port of the node's address"
+    yield from ("### [node]", *keys(shown["node"], defaults={"listen": listen}))
+    yield from ("### [network]", *keys(shown["network"], defaults={"discovery": "that of federation.toml"}))
     yield from ("### [data]", "", "All keys are for the task, which finds them in `node.local`.")
     yield from ("", "### [stats]", "", "For the task `csv`: what [`p2pfl stats`](../how-to/statistics.md) may ask.")
-    yield from keys(STATS, StatsConfig, defaults_of(StatsConfig))
+    yield from keys(shown["stats"])
     yield from ("", "## Keys of csv", "", "The task `csv` has these keys in `[task]`:")
     from p2pfl.learn.table.task import MEANS
 
@@ -252,58 +236,17 @@ def settings() -> Iterator[str]:
     yield from worlds()
 
 
-SOME_NODES = 'names, indices from 0, ranges such as "0-9", or a list of these'
-OF_NODES: Mapping[str, tuple[str, str]] = {
-    "groups": ("Groups between which no message passes; nodes in none form one more.", "a list, each group as `nodes`"),
-    "join": ("These are members from then on, and start.", "as `nodes`"),
-    "leave": ("These are removed.", "as `nodes`"),
-}
-"""The keys of world files that name nodes: what they mean, and what is allowed."""
-
-
 def worlds() -> Iterator[str]:
-    from sim.worlds import model
+    from sim.worlds.model import WHO, tables
 
-    head = ("key", "meaning", "default", "allowed")
     yield from ("## World files", "", "For `--world` of the simulator. [Worlds](worlds.md) has examples.", "")
-    for name, kinds, owner, *named in (
-        ("[compute]", model.COMPUTE, model.ComputeSpec),
-        ("[links]", model.LINKS, model.LinkSpec),
-        ("[[slow]]", model.SLOW, model.SlowNodes),
-        ("[[partition]]", model.PARTITION, model.PartitionSpec, "groups"),
-        ("[[crash]]", model.CRASH, model.CrashSpec),
-        ("[churn]", model.CHURN, model.ChurnSpec),
-        ("[[join]]", model.JOIN, model.JoinSpec),
-        ("[[amend]]", model.AMEND, model.AmendSpec, "join", "leave"),
-        ("[liars]", model.LIARS, model.LiarSpec),
-        ("[run]", model.RUN, model.WorldSpec),
-    ):
-        rows = [(code(key), OF_NODES[key][0], world_default(owner, key), OF_NODES[key][1]) for key in named]
-        for key, kind in kinds.items():
-            rows.append((code(key), sentence(kind.means), world_default(owner, key), prose(kind.allowed)))
-        yield from (f"### {name}", *table(head, rows))
+    who = ("nodes", *WHO)
+    for each in tables():
+        heading = f"[[{each.name}]]" if each.repeats else f"[{each.name}]"
+        yield from (f"### {heading}", *keys(each, only=each.kinds.keys() - who, typed=False))
     where = "One of these in `[[slow]]`, `[[crash]]`, `[[join]]` and `[liars]`; at most one in `[churn]`:"
     yield from ("### Which nodes", "", f"{where} without it all honest nodes.")
-    rows = [(code("nodes"), "These nodes.", "not set", SOME_NODES)]
-    rows += [(code(key), sentence(kind.means), "not set", prose(kind.allowed)) for key, kind in model.WHO.items()]
-    yield from table(head, rows)
-
-
-def world_default(owner: type, key: str) -> str:
-    """The default of a key of a world file, as TOML writes it; that of a random quantity is one number."""
-    from dataclasses import MISSING, fields
-
-    field = next(field for field in fields(owner) if field.name == key)
-    if field.default is MISSING and field.default_factory is MISSING:
-        return "must be given"
-    value = field.default if field.default_factory is MISSING else field.default_factory().low
-    return "not set" if value in (None, ()) else code(json.dumps(value))
-
-
-def defaults_in(values: Mapping[str, Any]) -> dict[str, str]:
-    from p2pfl.config.writing import toml_value
-
-    return {key: code(toml_value(value)) for key, value in values.items()}
+    yield from keys(next(each for each in tables() if each.name == "churn"), only=who, typed=False)
 
 
 def built_in_tasks() -> Iterator[str]:
@@ -508,7 +451,13 @@ def fields_of(module: str, name: str) -> Iterator[str]:
 
 def type_in_words(kind: str) -> str:
     """The type of a key by the annotation of its field: a mapping is a table, a choice of words is a text."""
-    known = {**TYPES, "Mapping": "table"}
+    known = {
+        "bool": TYPES["boolean"],
+        "int": TYPES["integer"],
+        "float": TYPES["number"],
+        "tuple": TYPES["array"],
+        "Mapping": "table",
+    }
     return next((words for name, words in known.items() if re.match(rf"{name}\b", kind)), "text")
 
 

@@ -12,6 +12,36 @@ The text of an exception is for our own log; it is never sent to a peer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+EXTRAS: Mapping[str, str] = {
+    "torch": "torch",
+    "matplotlib": "plot",
+    "pandas": "pandas",
+    "scipy": "topology",
+    "dask": "dask",
+    "distributed": "dask",
+    "zeroconf": "lan",
+    "onnx": "onnx",
+}
+"""Packages that not everybody needs, each with the extra that installs it."""
+
+
+@contextmanager
+def naming_extras() -> Iterator[None]:
+    """Say what to install in place of Python's words. Raises ModuleNotFoundError."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name not in EXTRAS:
+            raise
+        raise ModuleNotFoundError(needs(error.name), name=error.name) from None
+
+
+def needs(package: str) -> str:
+    return f"this needs {package}: pip install '.[{EXTRAS[package]}]' in a checkout"
+
 
 class P2PFLError(Exception):
     """The root of the tree."""

@@ -12,6 +12,7 @@ Every setting of a federation file is a keyword of the same name, with the same 
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -126,17 +127,17 @@ class Federation:
 
         They communicate over sockets on this machine. All nodes train in turn in one thread. `on_progress` is called
         with the current figures, at most five times a second, from another thread; without it, a terminal shows them in
-        a line on stderr. `on_round` is called with a node's state after each local round, in the training thread. In
-        the folder `checkpoints`, each node gets a folder with model files, written every `checkpoint_every` rounds and
-        at its end; the newest `checkpoints_kept` are kept. `references` adds to the report what each node would have
-        learned alone, and what one model would have learned from all data; that takes about as long as the run. Ctrl-C
-        cancels once the current local round is over. Nothing else is left on disk.
+        a line on stderr, and a notebook with a bar. `on_round` is called with a node's state after each local round, in
+        the training thread. In the folder `checkpoints`, each node gets a folder with model files, written every
+        `checkpoint_every` rounds and at its end; the newest `checkpoints_kept` are kept. `references` adds to the
+        report what each node would have learned alone, and what one model would have learned from all data; that takes
+        about as long as the run. Ctrl-C cancels once the current local round is over. Nothing else is left on disk.
 
         Raises UserError: the task or its data are wrong, or there are more than 64 nodes: simulate those;
         LearningError: the task failed, or at some node no round gave a finite model.
         """
-        from p2pfl.console.output import ProgressView, point_in_words  # noqa: PLC0415 - who simulates needs no network
-        from p2pfl.fleet.one_process import run_together  # noqa: PLC0415 - as above
+        from p2pfl.console.output import ProgressView, point_in_words, watched  # noqa: PLC0415 - as below
+        from p2pfl.fleet.one_process import run_together  # noqa: PLC0415 - who simulates needs no network
         from p2pfl.reporting.measures import measures_of  # noqa: PLC0415 - as above
 
         wishes: dict[str, Any] = {
@@ -151,10 +152,13 @@ class Federation:
             text = "too many nodes for one process: simulate them (sim.simulate)"
             raise UserError(text, file=WHERE, key="nodes", value=many, allowed=f"2 to {MOST_NODES}")
         try:
-            with ProgressView(quiet=on_progress is not None or not sys.stderr.isatty()) as view:
+            with ProgressView(quiet=on_progress is not None or not watched()) as view:
+                training = self.config.training
 
                 def show(point: Point) -> None:
-                    view.show(point_in_words(point, measures_of([point])))
+                    done = point.time_s if training.trained_rounds is None else point.rounds and point.rounds.mean
+                    part = (done or 0.0) / (training.trained_rounds or training.time_s or math.inf)
+                    view.show(point_in_words(point, measures_of([point])), part=part)
 
                 return run_together(self.config, on_progress=on_progress or show, **wishes)
         except UserError as error:

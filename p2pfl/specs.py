@@ -41,6 +41,13 @@ class Bounds:
         low = self.least < value if self.above else self.least <= value
         return low and (value < self.most if self.below else value <= self.most)
 
+    def schema(self, kind: str) -> Mapping[str, Any]:
+        ends = {
+            "exclusiveMinimum" if self.above else "minimum": self.least,
+            "exclusiveMaximum" if self.below else "maximum": self.most,
+        }
+        return {"type": kind, **{key: end for key, end in ends.items() if abs(end) < LARGEST}}
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -52,8 +59,8 @@ class Kind:
 
     words: str | Callable[[], str]
     read: Callable[[Any], Any]
-    bounds: Bounds | None = None
-    """The bounds of a number."""
+    schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"}, compare=False)
+    """A JSON Schema of the values in a file: as strict as that can say, and never stricter than `read`."""
     means: str = ""
     """The purpose of a key in a file, in one line without a full stop, for new files and the reference."""
 
@@ -74,7 +81,8 @@ def whole(least: int, most: int = LARGEST) -> Kind:
             raise ValueError
         return value
 
-    return Kind(f"a whole number from {least}" + (f" to {most}" if most < LARGEST else ""), read, bounds)
+    words = f"a whole number from {least}" + (f" to {most}" if most < LARGEST else "")
+    return Kind(words, read, bounds.schema("integer"))
 
 
 def number(least: float, most: float = math.inf, *, above: bool = False, below: bool = False) -> Kind:
@@ -88,7 +96,7 @@ def number(least: float, most: float = math.inf, *, above: bool = False, below: 
 
     low = f"a number above {least:g}" if above else f"a number from {least:g}"
     high = "" if math.isinf(most) else f", below {most:g}" if below else f" up to {most:g}"
-    return Kind(low + high, read, bounds)
+    return Kind(low + high, read, bounds.schema("number"))
 
 
 ANY_NUMBER = number(-1e30, 1e30)

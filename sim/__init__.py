@@ -32,7 +32,10 @@ def __getattr__(name: str) -> Any:
         raise ImportError(f"sim.{name} is gone: {_GONE[name]}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    from p2pfl.errors import naming_extras  # noqa: PLC0415 - `import sim` stays light
+
+    with naming_extras():
+        value = globals()[name] = getattr(import_module(_HOME[name]), name)
     return value
 
 

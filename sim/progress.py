@@ -59,7 +59,8 @@ class RunView(ProgressView):
         if progress.foreseen is not None:
             click.echo(self.anew + progress.foreseen, err=True)
             return
-        self.show(run_in_words(progress, now - self.started_at))
+        part = progress.rounds / progress.rounds_to_do if progress.rounds_to_do else None
+        self.show(run_in_words(progress, now - self.started_at), part=part)
 
 
 def run_in_words(progress: RunProgress, elapsed_s: float) -> str:

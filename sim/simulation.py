@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.sections import parse_stop
+from p2pfl.console.output import watched
 from p2pfl.errors import UserError
 from p2pfl.reporting.figures import compressor_mistakes
 from p2pfl.reporting.report import Report
@@ -97,8 +97,8 @@ def simulate(
     central server and pooled data would have achieved, `alone` also what each node would have learned without
     neighbors. With `arrays`, and always of hidden models, the algorithm alone runs, for very many nodes at once:
     `clock` is "apart", the default, or "in-step", `device` a torch device. Without `on_progress`, a terminal shows a
-    line on stderr. `on_models` is called at the end with the models (nodes, d) of all nodes. Raises UserError if the
-    world contradicts itself, if the task is wrong, or if the run would not fit into memory.
+    line on stderr, and a notebook a bar. `on_models` is called at the end with the models (nodes, d) of all nodes.
+    Raises UserError if the world contradicts itself, if the task is wrong, or if the run would not fit into memory.
     """
     began = time.process_time()
     if not isinstance(federation, FederationConfig):
@@ -132,7 +132,7 @@ def simulate(
     liars = frozenset(spec.liars.nodes if spec.liars else ())
     compared: dict[str, Any] = {"references": references, "alone": alone, "watch": watch}
     poison = None if attack is None else attack.poison
-    with RunView(quiet=on_progress is not None or not sys.stderr.isatty()) as view:
+    with RunView(quiet=on_progress is not None or not watched()) as view:
         tell = on_progress or (None if view.quiet else view.update)
         tell = None if tell is silent else tell
         if arrays:

@@ -27,7 +27,7 @@ from p2pfl.cli.new import check_graph
 from p2pfl.compress import make_compressor, require_fit
 from p2pfl.config.load import load_config, node_file
 from p2pfl.config.model import TrainingConfig, usual_method
-from p2pfl.config.writing import beside, toml_value
+from p2pfl.config.writing import HAS_SCHEMA, beside, toml_value
 from p2pfl.console.output import (
     Form,
     ProgressView,
@@ -55,7 +55,7 @@ from p2pfl.learn.task import parse_partition
 from p2pfl.methods import CONSERVATIVE, ROBUST, make_method
 from p2pfl.net.address import free_ports
 from p2pfl.node.feature import Inspected
-from p2pfl.node.folders import appearing, check_result, make_node, own_graph
+from p2pfl.node.folders import appearing, complete, make_node, own_graph
 from p2pfl.reporting.figures import AGREED, bearings, in_words
 from p2pfl.reporting.measures import measures_of, shown, value_of
 from p2pfl.reporting.plot import check_picture, check_target
@@ -434,8 +434,8 @@ def _make(folder: Path, nodes: int, topology: str, said: Mapping[str, Any]) -> P
         own = {key: from_here(said[key]) for key in ("rule", "method")}
         more = "".join(f"{key} = {toml_value(value)}\n" for key, value in beside(own["rule"]).items())
         head = TEXT.format(**{**said, **own}, topology=own_graph(topology, staging), more=more)
-        (staging / "federation.toml").write_text(head + "\n".join(tables), encoding="utf-8")
-        check_result(staging)
+        (staging / "federation.toml").write_text(HAS_SCHEMA + head + "\n".join(tables), encoding="utf-8")
+        complete(staging)
     return folder / "federation.toml"
 
 

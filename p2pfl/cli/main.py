@@ -20,7 +20,7 @@ import click
 
 from p2pfl.console import GONE, Command, Group, Named
 from p2pfl.console.output import show_mistakes
-from p2pfl.errors import P2PFLError, UserError
+from p2pfl.errors import EXTRAS, P2PFLError, UserError, needs
 from p2pfl.features import commands
 from p2pfl.plugins import commit, software
 from p2pfl.system import require_nodes
@@ -54,15 +54,6 @@ JOINED: Mapping[str, str] = {
 }
 """Commands in packages that this one does not import; they are all listed first under `Group.STUDY`."""
 
-EXTRAS: Mapping[str, str] = {
-    "torch": "torch",
-    "matplotlib": "plot",
-    "scipy": "topology",
-    "dask": "dask",
-    "distributed": "dask",
-    "zeroconf": "lan",
-    "onnx": "onnx",
-}
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """The error numbers of a disk that accepts no more data, which is neither the user's mistake nor a bug."""
 
@@ -164,7 +155,7 @@ def _run(arguments: Sequence[str], command: click.Command, name: str) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name not in EXTRAS:
             raise
-        return _fail(f"this needs {error.name}: pip install '.[{EXTRAS[error.name]}]' in a checkout", 1)
+        return _fail(needs(error.name), 1)
     except OSError as error:
         if error.errno not in FULL:
             raise

@@ -91,7 +91,7 @@ def new(
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.writing import TASK_TEXT, federation_text  # noqa: PLC0415 - as above
-    from p2pfl.node.folders import appearing, check_result, make_node, own_graph  # noqa: PLC0415 - as above
+    from p2pfl.node.folders import appearing, complete, make_node, own_graph  # noqa: PLC0415 - as above
     from p2pfl.reporting.figures import fragments_instead  # noqa: PLC0415 - as above
 
     place = directory.absolute()
@@ -134,7 +134,7 @@ def new(
             (folder / file).write_text(text, encoding="utf-8")
         for part in parts:
             part.write(folder)
-        check_result(folder)
+        complete(folder)
     for part in parts:
         part.tell(directory)
     if plan.size and (fewer := fragments_instead(load_config(directory), plan.size)):

@@ -200,7 +200,7 @@ def _noise() -> Kind:
     def read(value: Any) -> float | str:
         return SHARED if value == SHARED else multiplier.read(value)
 
-    return Kind(f'{multiplier.allowed}, or "{SHARED}"', read, multiplier.bounds)
+    return Kind(f'{multiplier.allowed}, or "{SHARED}"', read, tables.or_word(multiplier, SHARED))
 
 
 def _bits() -> Kind:
@@ -209,7 +209,7 @@ def _bits() -> Kind:
             raise ValueError
         return value
 
-    return Kind(", ".join(map(str, BITS)), read)
+    return Kind(", ".join(map(str, BITS)), read, {"type": "integer", "enum": [*BITS]})
 
 
 def _colluders() -> Any:

@@ -10,7 +10,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -173,9 +173,9 @@ def require(table: Any, prefix: str, keys: Iterable[str], kinds: Mapping[str, Ki
             mistakes.add("is missing", prefix + key, None, kinds[key].allowed)
 
 
-def _kind(allowed: str) -> Callable[[Callable[[Any], Any]], Callable[[], Kind]]:
-    """Make a kind of value from its reader, which raises ValueError."""
-    return lambda read: lambda: Kind(allowed, read)
+def _kind(allowed: str, **schema: Any) -> Callable[[Callable[[Any], Any]], Callable[[], Kind]]:
+    """Make a kind of value from its reader, which raises ValueError, and its schema, by default that of a text."""
+    return lambda read: lambda: Kind(allowed, read, schema or {"type": "string"})
 
 
 @_kind("text")
@@ -192,7 +192,7 @@ def matching(pattern: re.Pattern[str], allowed: str) -> Kind:
             raise ValueError
         return value
 
-    return Kind(allowed, read)
+    return Kind(allowed, read, {"type": "string", "pattern": f"^({pattern.pattern})$"})
 
 
 def name() -> Kind:
@@ -201,10 +201,11 @@ def name() -> Kind:
 
 
 def choice(*words: str) -> Kind:
-    return matching(re.compile("|".join(map(re.escape, words))), ", ".join(words))
+    kind = matching(re.compile("|".join(map(re.escape, words))), ", ".join(words))
+    return replace(kind, schema={"type": "string", "enum": [*words]})
 
 
-@_kind("true or false")
+@_kind("true or false", type="boolean")
 def flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError  # noqa: TRY004 - as of all kinds
@@ -223,7 +224,12 @@ def several(kind: Kind, allowed: str, *, least: int = 0, most: int = MOST_CHARAC
             raise ValueError(twice)
         return items
 
-    return Kind(allowed, read)
+    return Kind(allowed, read, {"anyOf": [kind.schema, list_of(kind, least)]})
+
+
+def list_of(kind: Kind, least: int = 0) -> Mapping[str, Any]:
+    """Return the JSON Schema of a list of such values."""
+    return {"type": "array", "items": kind.schema, "minItems": least}
 
 
 def texts() -> Kind:
@@ -244,7 +250,7 @@ def hosts() -> Kind:
     return several(lower, 'a name of this machine such as "pi1.local", or a list of them')
 
 
-@_kind('the names of two neighbors, such as ["node0", "node1"]')
+@_kind('the names of two neighbors, such as ["node0", "node1"]', type="array", minItems=2, maxItems=2)
 def pair(value: Any) -> tuple[str, str]:
     """A kind of value: two different names."""
     if not isinstance(value, list) or len(value) != 2:
@@ -359,7 +365,8 @@ def is_host(text: str) -> bool:
 
 def or_none(kind: Kind) -> Kind:
     """Extend `kind` by the word "none" for None."""
-    return Kind(f'{kind.allowed}, or "none"', lambda value: None if value == "none" else kind.read(value))
+    words = f'{kind.allowed}, or "none"'
+    return Kind(words, lambda value: None if value == "none" else kind.read(value), or_word(kind, "none"))
 
 
 AUTO = "auto"
@@ -367,7 +374,13 @@ AUTO = "auto"
 
 def or_auto(kind: Kind) -> Kind:
     """Extend `kind` by the word "auto"."""
-    return Kind(f'{kind.allowed}, or "{AUTO}"', lambda value: value if value == AUTO else kind.read(value))
+    words = f'{kind.allowed}, or "{AUTO}"'
+    return Kind(words, lambda value: value if value == AUTO else kind.read(value), or_word(kind, AUTO))
+
+
+def or_word(kind: Kind, word: str) -> Mapping[str, Any]:
+    """Return the JSON Schema of such a value, or of one word."""
+    return {"anyOf": [kind.schema, {"type": "string", "enum": [word]}]}
 
 
 PUBLIC_KEY = re.compile(r"[A-Za-z0-9_-]{43}")
@@ -394,7 +407,7 @@ def public_keys() -> Kind:
     """A kind of value: at least one public key, none of them twice; the result is a tuple."""
     allowed = f"a list of public keys, each as {PUBLIC_KEY_IN_WORDS}"
     keys = several(public_key(), allowed, least=1, twice="a key appears twice")
-    return Kind(allowed, lambda value: keys.read(None if isinstance(value, str) else value))
+    return Kind(allowed, lambda value: keys.read(None if isinstance(value, str) else value), list_of(public_key(), 1))
 
 
 def _brief(value: Any) -> Any:

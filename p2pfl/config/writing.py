@@ -26,6 +26,10 @@ from p2pfl.config.sections import PRIVACY
 from p2pfl.config.tables import Kinds, Mistakes, port_of
 from p2pfl.errors import UserError
 
+SCHEMAS = ".schema"
+"""The folder beside a federation file with the JSON Schemas that editors read: `schemas` writes them."""
+HAS_SCHEMA = f"#:schema {SCHEMAS}/federation.json\n"
+"""The first line of a new federation file."""
 COMMENT_COLUMN = 40
 TABLES: Mapping[str, Kinds] = {
     "federation": model.FEDERATION,
@@ -79,7 +83,7 @@ def federation_text(
         relays=f"relays = {toml_value(relays)}" if relays else "# relays = []",
     )
     tuning = _tuning(rule, training or {}, hides=hides) + (_HIDDEN if hides else "")
-    return _aligned(head + tuning + network) + _members(members)
+    return HAS_SCHEMA + _aligned(head + tuning + network) + _members(members)
 
 
 def node_text(
@@ -94,7 +98,7 @@ def node_text(
     listen = _ANYWHERE if port is None else (_REACHABLE if reachable else _LOCAL).format(port=port)
     lines = {key: f'{key} = "{value}"' if (value := (compute or {}).get(key)) else off for key, off in _COMPUTE.items()}
     keys = "".join(f"{key} = {toml_value(value)}\n" for key, value in (data or {}).items())
-    return _aligned(_NODE.format(name=member.name, listen=listen, **lines)) + (keys or _NO_DATA)
+    return _aligned(_NODE.format(name=member.name, schemas=SCHEMAS, listen=listen, **lines)) + (keys or _NO_DATA)
 
 
 def toml_value(value: Any) -> str:
@@ -273,6 +277,7 @@ _COMPUTE = {
 }
 
 _NODE = """\
+#:schema ../{schemas}/node.json
 # Settings of {name} alone. This folder stays on {name}: node.key is its secret identity.
 # A line that starts with '#' and a key shows the default. Paths are relative to this file.
 

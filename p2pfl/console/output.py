@@ -11,6 +11,8 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from importlib import import_module
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Literal, Self, TypeVar
@@ -39,6 +41,7 @@ GAP = 3
 MOST_MISTAKES = 20
 INTERVAL = "95% interval"
 LINES = "\n\t"
+BAR_EVERY_S = 0.2
 STALE = "*"
 """Marks a figure that was measured on an older model."""
 
@@ -357,8 +360,21 @@ def _state(node: NodeReport) -> str:
     return f"{node.state}{again}{failed}{alone}{', lies' if node.byzantine else ''}"
 
 
+def in_notebook() -> bool:
+    """Return True in a kernel of Jupyter, whose output can be replaced."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+def watched() -> bool:
+    """Return True if somebody may be looking at what this process shows: on a terminal, or in a notebook."""
+    return sys.stderr.isatty() or in_notebook()
+
+
 class ProgressView:
-    """Words on stderr: on a terminal in one line that is written anew, elsewhere now and then in one of their own."""
+    """Words on stderr: on a terminal in one line that is written anew, elsewhere now and then in one of their own. In a
+    notebook, a bar with the words beside it.
+    """
 
     line_every_s: ClassVar[float] = 10.0
 
@@ -366,20 +382,36 @@ class ProgressView:
         self.quiet = quiet
         self.anew = "\r\x1b[K" if not quiet and sys.stderr.isatty() else ""
         self.printed_at = time.monotonic()
+        self.cell: Any = None
+        if not quiet and in_notebook():
+            display = import_module("IPython.display").display
+            self.cell = display(_bar("", None), raw=True, display_id=True)  # in this cell, whichever thread shows more
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.cell is not None:
+            self.cell.update({"text/plain": "", "text/html": ""}, raw=True)
         click.echo(self.anew, nl=False, err=True)
 
-    def show(self, words: str, *, due: bool = False) -> None:
-        """Show the words; in a line of their own if one is `due`, or the last is old."""
-        if self.anew:
+    def show(self, words: str, *, due: bool = False, part: float | None = None) -> None:
+        """Show the words; in a line of their own if one is `due`, or the last is old. `part` of the whole is done."""
+        if self.cell is not None:
+            if time.monotonic() - self.printed_at >= BAR_EVERY_S:
+                self.printed_at = time.monotonic()
+                self.cell.update(_bar(words, part), raw=True)
+        elif self.anew:
             click.echo(self.anew + words[: get_terminal_size().columns - 1], nl=False, err=True)
         elif not self.quiet and (due or time.monotonic() - self.printed_at >= self.line_every_s):
             self.printed_at = time.monotonic()
             click.echo(words, err=True)
+
+
+def _bar(words: str, part: float | None) -> dict[str, str]:
+    value = "" if part is None else f' value="{min(part, 1.0):.3f}"'
+    bar = f'<progress style="width: 16em; vertical-align: middle"{value}></progress>'
+    return {"text/plain": words, "text/html": f"{bar} {escape(words)}"}
 
 
 def point_in_words(point: Point, measures: Sequence[Measure]) -> str:

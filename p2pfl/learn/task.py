@@ -320,7 +320,9 @@ class Task:
     model: Callable[[], torch.nn.Module]
     data: Callable[[NodeContext], tuple[Any, Any]]
     loss: Callable[[Any, Any], torch.Tensor] | None = None
-    metrics: Mapping[str, Metric | Callable[[Any, Any], Any]] = field(default_factory=dict)
+    metrics: Mapping[str, Metric | Callable[[Any, Any], Any]] | Any = field(default_factory=dict)
+    """Any stands for a list of names, which is replaced by the metrics."""
+
     metric: str | None = None
     name: str = ""
     layers: tuple[int, ...] = ()
@@ -337,9 +339,8 @@ class Task:
     """Functions that write a learned model into a new folder, by the format's name: `p2pfl export --format NAME`."""
 
     def __post_init__(self) -> None:
-        metrics: Any = self.metrics
-        if not isinstance(metrics, Mapping):
-            object.__setattr__(self, "metrics", named(metrics, key="metrics"))
+        if not isinstance(self.metrics, Mapping):
+            object.__setattr__(self, "metrics", named(self.metrics, key="metrics"))
         functions = (("model", self.model), ("data", self.data), ("loss", self.loss))
         for key, value in functions:
             if not callable(value) and not (key == "loss" and value is None):

@@ -33,7 +33,7 @@ from p2pfl.engine.changes import change, redo, restore
 from p2pfl.engine.engine import Engine, codecs_of, fragments_of, gammas_of
 from p2pfl.engine.rounds import memory_plan
 from p2pfl.engine.state import Codecs, NodeState
-from p2pfl.errors import UserError
+from p2pfl.errors import UserError, naming_extras
 from p2pfl.learn.figures import Gauge, gauge_of, unscaled
 from p2pfl.learn.interface import Learner, device_of, plan_by
 from p2pfl.learn.load import make_learner
@@ -171,6 +171,7 @@ def _keep_small_numbers() -> None:
         torch.set_flush_denormal(False)
 
 
+@naming_extras()
 def load_learner(
     federation: FederationConfig,
     node: NodeConfig,

@@ -20,8 +20,9 @@ from typing import Any
 from p2pfl.config.charter import MOST_BYTES, Charter, CharterError, amended, checked
 from p2pfl.config.load import FILE_NAME, federation_mistakes, load_stranger
 from p2pfl.config.model import Compute, Edition, FederationConfig, GossipConfig, TrainingConfig
+from p2pfl.config.schemas import write_schemas
 from p2pfl.config.sections import keys_of
-from p2pfl.config.writing import NewMember, node_text, toml_value
+from p2pfl.config.writing import HAS_SCHEMA, NewMember, node_text, toml_value
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import StorageError, UserError
 from p2pfl.net.address import free_ports
@@ -66,8 +67,8 @@ def save(federation: FederationConfig, folder: Path, *, compute: Mapping[str, Co
         tables += [_table("[[node]]", {"name": m.name, "key": m.key, "address": m.address}) for m in members]
         edges = federation.edge_compressors.items()
         tables += [_table("[[edge]]", {"between": list(own[edge]), "compressor": spec}) for edge, spec in edges]
-        (staging / FILE_NAME).write_text("\n".join(tables), encoding="utf-8")
-        check_result(staging)
+        (staging / FILE_NAME).write_text(HAS_SCHEMA + "\n".join(tables), encoding="utf-8")
+        complete(staging)
     return target
 
 
@@ -150,8 +151,9 @@ def own_graph(topology: str, folder: Path, beside: Path = Path()) -> str:
     return f"./{copy}"
 
 
-def check_result(folder: Path) -> None:
-    """Raise an error for mistakes in the federation in `folder`."""
+def complete(folder: Path) -> None:
+    """Write what editors read into a new federation's folder. Raises an error for mistakes in the federation."""
+    write_schemas(folder)
     if mistakes := federation_mistakes(folder):
         raise ExceptionGroup("mistakes in a new federation", mistakes)
 

@@ -32,6 +32,7 @@ MOST_RUNS = len(COLORS) * len(STYLES)
 MOST_BANDS = 2
 """The most runs with a band from worst to best. The bands of more would cover each other."""
 WIDTH_INCHES = 8.0
+CURVE_INCHES = (5.0, 2.4)
 TRAINING = Measure("train_loss", "loss", higher_is_better=False)
 """The measure in the first panel if there is no common test set."""
 MOST_LEARNED = 3
@@ -107,6 +108,18 @@ def draw_runs(runs: Sequence[Drawable], path: Path | None, x: X = "time", labels
     return figure
 
 
+def draw_curve(run: Drawable) -> Any:
+    """Draw the main measure of a run over time, for a notebook; None if it is not known at any time."""
+    if not (measures := _learned([run])):
+        return None
+    figure = new_figure(*CURVE_INCHES)
+    axes = figure.subplots()
+    plain(axes)
+    _draw_learned(axes, runs=[run], measure=measures[0], x="time", levels=False)
+    _across(axes, [run], "time")
+    return figure
+
+
 def _learned(runs: Sequence[Drawable]) -> list[Measure]:
     """Return the main measure of the first run that has a value for it, and the metrics that the task adds."""
     for run in runs:
@@ -130,7 +143,7 @@ def _finite(value: Statistic | float | None) -> Any:
 # -- panels ------------------------------------------------------------------------------------------------------------
 
 
-def _draw_learned(axes: Any, runs: Sequence[Drawable], measure: Measure, x: X) -> None:
+def _draw_learned(axes: Any, runs: Sequence[Drawable], measure: Measure, x: X, *, levels: bool = True) -> None:
     for place, run in enumerate(runs):
         spreads = [(_place(run, point, x), _finite(_of_point(point, measure))) for point in run.history]
         known = [(at, spread) for at, spread in spreads if spread is not None and at is not None]
@@ -141,7 +154,7 @@ def _draw_learned(axes: Any, runs: Sequence[Drawable], measure: Measure, x: X) -
         else:
             axes.plot(at, low if measure.higher_is_better else high, color=_color(place), linewidth=0.8)
         _line(axes, [(at, spread.mean) for at, spread in known], place)
-    for style, _, scores in [] if measure is TRAINING else _references(runs):
+    for style, _, scores in _references(runs) if levels and measure is not TRAINING else []:
         for value in (value_of(score, measure) for score in scores):
             level = value.mean if isinstance(value, Statistic) else value
             if level is not None and math.isfinite(level):

@@ -7,14 +7,17 @@ infinity: both are written as null, and a null in a `Statistic` is read as NaN.
 from __future__ import annotations
 
 import math
+from base64 import b64encode
+from collections.abc import Iterable
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
-from p2pfl.errors import UserError
+from p2pfl.errors import UserError, naming_extras
 from p2pfl.learn.metrics import Measure
-from p2pfl.reporting.measures import ModelScore, Point, References, Statistic, measures_of, value_of
+from p2pfl.reporting.measures import Maybe, ModelScore, Point, References, Statistic, measures_of, merit, value_of
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus, PrivacyStatus
 
 if TYPE_CHECKING:
@@ -31,6 +34,8 @@ def instead(task: str) -> str | None:
     return SCORE if task == TABLES else None
 
 
+MOST_SHOWN = 10
+"""The most nodes that a notebook shows."""
 PRIVATE_FIGURES = ("losses in training", "scores on a node's own data", "which classes a node has")
 """The figures that a private run withholds."""
 SCORES = "scores on the test set"
@@ -164,13 +169,13 @@ class Report(msgspec.Struct, kw_only=True):
     """The number of each node's own rounds, by node."""
     rounds_asked: int | None = None
     """The number of rounds that each node was asked to train; null if time bounds training."""
-    rounds_beyond: Statistic | None = None
+    rounds_beyond: Maybe[Statistic] = None
     """The rounds beyond those asked, trained until word had spread that all were through; among `rounds`."""
-    accuracy: Statistic | None = None
+    accuracy: Maybe[Statistic] = None
     """The accuracy on the common test set; null if there is none."""
-    local_accuracy: Statistic | None = None
+    local_accuracy: Maybe[Statistic] = None
     """The accuracy on each node's own training data."""
-    loss: Statistic | None = None
+    loss: Maybe[Statistic] = None
     """The loss on the common test set."""
     measures: list[Measure] = []
     """The measures of the task, the main one first, each with its direction."""
@@ -184,7 +189,7 @@ class Report(msgspec.Struct, kw_only=True):
     """The score of the mean of the honest models, a model that no node has. Simulated runs only."""
     attack: str | None = None
     """The attack of the malicious nodes."""
-    attack_success: Statistic | None = None
+    attack_success: Maybe[Statistic] = None
     """The share of test samples that get the label taught by poisoned data; null for other attacks."""
     consensus_distance: float | None = None
     """The root mean square distance between the models and their mean, divided by that mean's norm."""
@@ -196,7 +201,7 @@ class Report(msgspec.Struct, kw_only=True):
     """Seconds of real time."""
     virtual_time_s: float | None = None
     """The virtual duration of a simulation, in seconds."""
-    staleness: MeanAndMax | None = None
+    staleness: Maybe[MeanAndMax] = None
     """The age, in rounds, of the models that were mixed, as nodes weight it."""
     contraction: Contraction = msgspec.field(default_factory=Contraction)
     """The speed at which models approach each other: predicted from the graph, and measured."""
@@ -249,6 +254,10 @@ class Report(msgspec.Struct, kw_only=True):
         kind = "simulated" if self.simulated else "real"
         return f"Report({len(self.nodes)} {kind} nodes, {self.topology}: {learned})"
 
+    def _repr_html_(self) -> str:
+        """Show the report in a notebook: its nodes, the worst first, and a curve if matplotlib is installed."""
+        return f"<p>{escape(repr(self))}</p>{_table(self)}{_curve(self)}"
+
     @property
     def main_measure(self) -> Measure:
         """The main measure of the task; for a report of an older version, accuracy or else loss."""
@@ -269,6 +278,7 @@ class Report(msgspec.Struct, kw_only=True):
         """
         return msgspec.convert(_with_nan(msgspec.json.decode(content)), type=cls)
 
+    @naming_extras()
     def to_frame(self, of: Literal["history", "nodes"] = "history") -> DataFrame:
         """Return a pandas DataFrame with one row for each point in the history, or for each node.
 
@@ -286,6 +296,7 @@ class Report(msgspec.Struct, kw_only=True):
         frame = DataFrame([_flat(row) for row in rows])
         return frame.set_index("time_s" if of == "history" else "name") if rows else frame
 
+    @naming_extras()
     def plot(self, path: Path | str | None = None, x: Literal["time", "rounds", "bytes"] = "time") -> Figure:
         """Draw what was learned, how far apart the nodes were and what they sent, over `x`; with a `path`, also into a
         file.
@@ -298,6 +309,39 @@ class Report(msgspec.Struct, kw_only=True):
         if x not in ("time", "rounds", "bytes"):
             raise UserError("no such axis", file="Report", key="x", value=x, allowed="time, rounds, bytes")
         return draw_runs([self], None if path is None else Path(path), x)
+
+
+def _table(report: Report) -> str:
+    main = report.main_measure
+    worst_first = sorted(report.nodes, key=lambda node: merit(value_of(node, main), main))
+    rows = [
+        (node.name, node.rounds, value_of(node, main), node.bytes_sent and f"{node.bytes_sent / 1e6:,.2f} MB")
+        for node in worst_first[:MOST_SHOWN]
+    ]
+    if (more := len(report.nodes) - len(rows)) > 0:
+        rows.append((f"{more:,} more", None, None, None))
+    return f"<table>{''.join(map(_row, [('node, worst first', 'rounds', main.label, 'sent'), *rows]))}</table>"
+
+
+def _row(cells: Iterable[str | float | None]) -> str:
+    texts = ["" if cell is None else f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells]
+    sides = ["left", *["right"] * (len(texts) - 1)]
+    columns = "".join(
+        f'<td style="text-align: {side}; padding: 0.1em 0.8em">{escape(text)}</td>'
+        for side, text in zip(sides, texts, strict=True)
+    )
+    return f"<tr>{columns}</tr>"
+
+
+def _curve(report: Report) -> str:
+    try:
+        from p2pfl.reporting.plot import draw_curve  # noqa: PLC0415 - matplotlib is an extra
+
+        figure = draw_curve(report)
+    except ModuleNotFoundError:
+        return ""
+    picture = "" if figure is None else b64encode(figure._repr_png_()).decode()
+    return picture and f'<img alt="over time" src="data:image/png;base64,{picture}">'
 
 
 def _with_nan(value: Any) -> Any:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.tables import Kinds, Mistakes, read_document, read_table, unknown_keys
+from p2pfl.config.schemas import Table
+from p2pfl.config.tables import Kinds, Mistakes, list_of, read_document, read_table, unknown_keys
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.specs import Kind, whole
 from sim.attacks import with_absolute_path
@@ -81,9 +82,19 @@ def _read_seeds(value: object) -> tuple[int, ...]:
 
 
 HEAD: Kinds = {
-    "seeds": Kind("how many, as 5 for 0 to 4, or a list of different whole numbers from 0", _read_seeds),
+    "seeds": Kind(
+        "how many, as 5 for 0 to 4, or a list of different whole numbers from 0",
+        _read_seeds,
+        {"anyOf": [whole(1).schema, list_of(whole(0), 1)]},
+    ),
     **OPTIONS,
 }
+
+
+def tables() -> tuple[Table, ...]:
+    """Return the tables of a sweep file, for editors."""
+    axes = {name: replace(kind, schema=list_of(kind, 1)) for name, kind in OPTIONS.items()}
+    return Table(name="sweep", kinds=HEAD, defaults={"seeds": [*SEEDS]}), Table(name="axes", kinds=axes)
 
 
 def load_sweep(path: Path) -> SweepFile:

@@ -14,11 +14,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.tables import Mistakes, flag, or_none, text
+from p2pfl.config.schemas import Table, defaults_of
+from p2pfl.config.tables import Mistakes, flag, list_of, or_none, text
 from p2pfl.specs import Kind, number, whole
 from sim.attacks import ALLOWED_ATTACKS, parse_attack
 
@@ -214,17 +215,17 @@ def ends(crash: CrashSpec) -> tuple[int, int | None]:
 
 
 def seconds(least: float = 0.0) -> Kind:
-    return Kind(f"seconds, from {least:g} to {LONGEST_S:g}", number(least, LONGEST_S).read)
+    return replace(number(least, LONGEST_S), words=f"seconds, from {least:g} to {LONGEST_S:g}")
 
 
 def probability() -> Kind:
-    return Kind("a probability, from 0 to 1", number(0, 1).read)
+    return replace(number(0, 1), words="a probability, from 0 to 1")
 
 
 def spread(least: float, most: float) -> Kind:
     """Return the kind for a number, or a text with the two numbers between which one is drawn."""
     allowed = f'a number X, "uniform:X,Y" or "log-uniform:X,Y" with X up to Y, each from {least:g} to {most:g}'
-    return Kind(allowed, lambda value: _spread(value, least, most))
+    return Kind(allowed, lambda value: _spread(value, least, most), {"type": ["number", "string"]})
 
 
 def attack() -> Kind:
@@ -246,7 +247,7 @@ COMPUTE: Kinds = {
 LINKS: Kinds = {
     "latency_s": spread(0, LONGEST_S).key("latency of each link"),
     "jitter_s": seconds().key("each message takes up to this much longer, so that messages overtake each other"),
-    "bandwidth": or_none(Kind("bytes per second, from 1", number(1).read)).key(
+    "bandwidth": or_none(replace(number(1), words="bytes per second, from 1")).key(
         "of each link and direction; messages queue"
     ),
     "loss": probability().key("probability that a packet is lost: it is sent again, and later ones wait for it"),
@@ -257,7 +258,9 @@ LINKS: Kinds = {
 
 WHO: Kinds = {
     "count": whole(0).key("this many, drawn at random"),
-    "fraction": Kind("a share of all nodes, from 0 to 1", number(0, 1).read).key("this share of all, drawn at random"),
+    "fraction": replace(number(0, 1), words="a share of all nodes, from 0 to 1").key(
+        "this share of all, drawn at random"
+    ),
 }
 """Options by which nodes are chosen at random; `Names` reads the key `nodes` beside them."""
 
@@ -300,6 +303,51 @@ RUN: Kinds = {
 }
 
 SECTIONS = ("compute", "links", "slow", "partition", "crash", "churn", "join", "amend", "liars", "run")
+
+
+def needed(spec: type[Any]) -> tuple[str, ...]:
+    """Return the fields without a default."""
+    return tuple(each.name for each in fields(spec) if each.default is MISSING and each.default_factory is MISSING)
+
+
+def tables() -> tuple[Table, ...]:
+    """Return the tables of a world file, for the reference and for editors."""
+    words, schema = 'names, indices from 0, ranges such as "0-9", or a list of these', {"type": ["string", "integer"]}
+    nodes = Kind(words, tuple, {"type": ["string", "integer", "array"], "items": schema})  # `Names` reads them
+    groups = replace(nodes, words="a list, each group as `nodes`", schema=list_of(nodes, 1))
+    changed = replace(nodes, words="as `nodes`")
+    partition = {"groups": groups.key("groups between which no message passes; nodes in none form one more")}
+    amend = {
+        "join": changed.key("these are members from then on, and start"),
+        "leave": changed.key("these are removed"),
+    }
+    who = {"nodes": nodes.key("these nodes"), **WHO}
+    shapes: tuple[tuple[str, type[Any], Kinds], ...] = (
+        ("compute", ComputeSpec, COMPUTE),
+        ("links", LinkSpec, LINKS),
+        ("[slow]", SlowNodes, {**SLOW, **who}),
+        ("[partition]", PartitionSpec, {**partition, **PARTITION}),
+        ("[crash]", CrashSpec, {**CRASH, **who}),
+        ("churn", ChurnSpec, {**CHURN, **who}),
+        ("[join]", JoinSpec, {**JOIN, **who}),
+        ("[amend]", AmendSpec, {**amend, **AMEND}),
+        ("liars", LiarSpec, {**LIARS, **who}),
+        ("run", WorldSpec, RUN),
+    )
+    return tuple(
+        Table(
+            name=name.strip("[]"),
+            kinds=kinds,
+            defaults={
+                key: value.low if isinstance(value, Spread) else value
+                for key, value in defaults_of(spec).items()
+                if value != [] and key not in who
+            },
+            needed=needed(spec),
+            repeats=name.startswith("["),
+        )
+        for name, spec, kinds in shapes
+    )
 
 
 class Names:

@@ -12,7 +12,7 @@ refused.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from sim.worlds.model import (
     PartitionSpec,
     SlowNodes,
     WorldSpec,
+    needed,
 )
 from sim.worlds.settling import check_world
 
@@ -165,7 +166,7 @@ class _WorldReader:
         who = ("nodes", *model.WHO) if chosen else ()
         unknown_keys(table, prefix, (*who, *kinds), self.mistakes)
         own = {key: value for key, value in table.items() if key in kinds}
-        require(table, prefix, _needed(spec), kinds, self.mistakes)
+        require(table, prefix, needed(spec), kinds, self.mistakes)
         values = read_table(own, prefix, kinds, self.mistakes)
         if chosen:
             values |= self._read_selector(table, prefix, all_nodes=all_nodes)
@@ -234,8 +235,3 @@ def _as_in_a_file(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_as_in_a_file(each) for each in value]
     return value
-
-
-def _needed(spec: Any) -> list[str]:
-    """Return the fields without a default."""
-    return [field.name for field in fields(spec) if field.default is MISSING and field.default_factory is MISSING]

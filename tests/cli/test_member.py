@@ -80,7 +80,8 @@ def test_without_admin_there_is_neither(p2pfl, tmp_path):
 
 def test_a_new_machine_joins(ward, ask, member, p2pfl, tmp_path):
     request = ask("pi4", "there")
-    assert {path.name for path in (tmp_path / "there").iterdir()} == {"federation.toml", "members.toml", "pi4"}
+    copied = {".schema", "federation.toml", "members.toml"}
+    assert {path.name for path in (tmp_path / "there").iterdir()} == {*copied, "pi4"}
     outcome = member("add", request)
     assert outcome.code == 0, outcome.err
     assert "version 2 of the members: 4 of them, 6 edges (+3 -0)" in outcome.err
@@ -348,7 +349,7 @@ def test_join_without_files_says_what_to_copy(ward, p2pfl, tmp_path):
     outcome = p2pfl("join", line, "there")
     assert outcome.code == 0
     assert "federation.toml and the task's file" in outcome.err
-    assert {path.name for path in (tmp_path / "there").iterdir()} == {"pi4"}
+    assert {path.name for path in (tmp_path / "there").iterdir()} == {".schema", "pi4"}
 
 
 @pytest.mark.parametrize(
@@ -483,7 +484,7 @@ def test_a_machine_joins_in_the_copy_of_the_files_that_it_has_already(ward, memb
     outcome = p2pfl("join", line, "there", "--address", "127.0.0.1:9")
     assert outcome.code == 0, outcome.err
     assert "still missing" not in outcome.err
-    assert {path.name for path in there.iterdir()} == {"federation.toml", "members.toml", "pi4"}
+    assert {path.name for path in there.iterdir()} == {".schema", "federation.toml", "members.toml", "pi4"}
     assert stat.S_IMODE((there / "pi4").stat().st_mode) == 0o700
     assert member("add", outcome.out.strip()).code == 0
     before = contents(there)

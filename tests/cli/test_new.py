@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import stat
 from dataclasses import replace
 
@@ -169,3 +170,12 @@ def test_a_file_of_labels_is_copied_beside_the_federation(p2pfl, tmp_path):
     assert (tmp_path / "cliques" / "labels.csv").is_file()
     (tmp_path / "data" / "labels.csv").unlink()
     assert load_config(tmp_path / "cliques").topology == "d-cliques:size=2,labels=labels.csv"
+
+
+def test_each_file_names_a_schema_that_is_there_and_none_is_needed(p2pfl, tmp_path):
+    p2pfl("new", "ward", "--task", "digits")
+    for file in ("federation.toml", "node0/node.toml"):
+        place = (tmp_path / "ward" / file).read_text(encoding="utf-8").partition("\n")[0].removeprefix("#:schema ")
+        assert json.loads(((tmp_path / "ward" / file).parent / place).read_text(encoding="utf-8"))["properties"]
+    shutil.rmtree(tmp_path / "ward" / ".schema")
+    assert p2pfl("check", "ward").code == 0

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.util
 import json
 import math
+import re
+import subprocess
+import sys
 
 import msgspec
 import pytest
@@ -259,6 +263,58 @@ def test_a_plot_that_cannot_be_is_a_mistake_that_says_what_is_allowed(tmp_path):
         run().plot(tmp_path / "nix" / "run.png")
     with pytest.raises(UserError, match="history is empty"):
         run(history=[]).plot()
+
+
+def test_a_notebook_shows_the_worst_nodes_and_a_curve_and_takes_no_name_for_html(monkeypatch):
+    nodes = [NodeReport(name=f"n{index}", accuracy=index / 20, bytes_sent=1_234_567) for index in range(12)]
+    nodes.append(NodeReport(name="<script>", rounds=3, accuracy=0.01))
+    shown = run(nodes=nodes, topology="<i>", accuracy=HALF)._repr_html_()
+    found = re.findall(r"<td[^>]*>(.*?)</td>", shown)
+    rows = [found[start : start + 4] for start in range(0, len(found), 4)]
+    assert rows[0] == ["node, worst first", "rounds", "accuracy", "sent"]
+    assert [row[0] for row in rows[1:]] == ["n0", "&lt;script&gt;", *(f"n{index}" for index in range(1, 9)), "3 more"]
+    assert rows[1:3] == [["n0", "", "0", "1.23 MB"], ["&lt;script&gt;", "3", "0.01", ""]]
+    assert "13 simulated nodes, &lt;i&gt;: accuracy 0.25 to 0.75" in shown
+    picture = re.search(r'src="data:image/png;base64,([^"]+)"', shown)[1]
+    assert base64.b64decode(picture).startswith(b"\x89PNG")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run(nodes=nodes, topology="<i>", accuracy=HALF)._repr_html_() == shown[: shown.index("<img")]
+    assert "<img" not in Report(nodes=[])._repr_html_()
+
+
+WITHOUT = """
+import sys
+from importlib.machinery import PathFinder
+
+class Without(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        is_extra = name.partition(".")[0] in ("matplotlib", "pandas", "torch")
+        return None if is_extra else PathFinder.find_spec(name, path, target)
+
+sys.meta_path = [Without if finder is PathFinder else finder for finder in sys.meta_path]
+from p2pfl import Federation, Report
+
+def simulate():
+    import sim
+    sim.simulate
+
+report = Report.from_json('{"nodes": [], "history": [{"time_s": 1.0}]}')
+for ask in (Federation(nodes=3, rounds=1).run, simulate, report.plot, report.to_frame):
+    try:
+        ask()
+    except ModuleNotFoundError as error:
+        print(error.name, error, sep=": ")
+"""
+
+
+def test_what_is_missing_is_one_sentence_with_the_name_of_the_extra():
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == [
+        f"{package}: this needs {package}: pip install '.[{extra}]' in a checkout"
+        for package, extra in (("torch", "torch"), ("torch", "torch"), ("matplotlib", "plot"), ("pandas", "pandas"))
+    ]
 
 
 @with_pandas

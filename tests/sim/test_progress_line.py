@@ -1,15 +1,18 @@
-"""A program that runs or simulates a federation shows a line of progress, on a terminal alone."""
+"""A program that runs or simulates a federation shows a line of progress on a terminal, and a bar in a notebook."""
 
 from __future__ import annotations
 
 import io
+import re
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from p2pfl import Federation
 from p2pfl.config import TaskConfig
+from p2pfl.console import ProgressView
 from p2pfl.reporting import Point, Statistic
 from sim import describe, simulate
 
@@ -80,3 +83,46 @@ def test_a_simulation_shows_the_same_line_and_is_the_same_run(stderr):
     terminal = stderr(is_terminal=True)
     assert simulate(small(), references=False).digest == digest
     assert "of 9 rounds" in terminal.getvalue()
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """Run in a kernel, and return what its cell has shown, one after the other."""
+    cell = []
+
+    def display(bundle, *, raw, display_id):
+        assert (cell, raw, display_id) == ([], True, True)
+        cell.append(bundle["text/html"])
+        return SimpleNamespace(update=update)
+
+    def update(bundle, *, raw):
+        assert raw
+        cell.append(bundle["text/html"])
+
+    kernel = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object()))
+    monkeypatch.setitem(sys.modules, "IPython", kernel)
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    monkeypatch.setattr("p2pfl.console.output.BAR_EVERY_S", 0.0)
+    return cell
+
+
+def test_in_a_notebook_both_show_a_bar_that_goes(run, shown, capsys):
+    run()
+    assert [re.findall(r'value="([^"]+)"', html) for html in shown] == [[], ["0.444"], []]
+    assert "2.0 s, round 4" in shown[1]
+    assert shown[-1] == ""
+    shown.clear()
+    simulate(small(), references=False)
+    parts = [float(value) for html in shown for value in re.findall(r'value="([^"]+)"', html)]
+    assert parts == sorted(parts)
+    assert 0.0 < parts[-2] <= parts[-1] == 1.0
+    assert capsys.readouterr().err == ""
+    shown.clear()
+    run(on_progress=lambda _: None)
+    assert shown == []
+
+
+def test_words_in_a_bar_are_no_html(shown):
+    with ProgressView() as view:
+        view.show("a <b>", part=2.0)
+    assert 'value="1.000"></progress> a &lt;b&gt;' in shown[1]

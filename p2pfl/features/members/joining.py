@@ -27,6 +27,7 @@ from p2pfl.config.members import (
     require_current,
 )
 from p2pfl.config.model import MEMBER, FederationConfig
+from p2pfl.config.schemas import write_schemas
 from p2pfl.config.writing import NewMember, node_text
 from p2pfl.console import seconds_now
 from p2pfl.crypto.identity import Identity, fingerprint, public_text
@@ -68,6 +69,7 @@ def make_folder(invite: Invite, target: Path, *, source: Path | None, address: s
             _fill(folder / invite.name, invite, identity, at)
             for file in [] if federation is None else files_of(federation):
                 shutil.copyfile(file, folder / file.name)
+    write_schemas(target)
     request = JoinRequest(
         federation=invite.federation, name=invite.name, key=identity.public, address=at, token=invite.token
     )

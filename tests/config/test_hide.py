@@ -123,6 +123,14 @@ def test_nodes_of_which_only_some_hide_differ_by_that_key(tmp_path):
     assert len({federation_id(one) for one in (bare, hiding, finer)}) == 3
 
 
+@pytest.mark.parametrize("table", [HIDE, SHARED])
+def test_keys_of_gossip_have_no_effect_on_sums_which_one_notice_says(table):
+    (notice,) = hidden(table, compressor="none", closing_rounds=3).config.notices
+    assert notice.endswith("as nothing is gossiped: training.closing_rounds, gossip.compressor")
+    assert not hidden(table).config.notices
+    assert not Federation(nodes=8, compressor="none", closing_rounds=3).config.notices
+
+
 def test_it_may_be_turned_off_for_a_simulation():
     assert with_privacy(hidden().config, "none").in_step_by == ""
 

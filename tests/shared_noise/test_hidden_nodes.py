@@ -7,7 +7,9 @@ import re
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from p2pfl.cli import cli
 from p2pfl.errors import UserError
 from p2pfl.features.shared_noise import rounds as noise_rounds
 from p2pfl.features.shared_noise.rounds import SumRounds
@@ -140,16 +142,22 @@ async def test_a_large_model_goes_in_slices_of_the_same_members(hidden_ward, sta
     assert len(set(slices)) == 1
 
 
-async def test_a_state_of_gossip_is_not_hidden_afterwards_nor_the_other_way(hidden_ward, start):
+@pytest.mark.parametrize("first", ["gossip", "hide"])
+async def test_a_state_of_gossip_is_not_hidden_afterwards_nor_the_other_way_as_check_says(first, hidden_ward, start):
     field = hidden_ward()
-    hidden = field.tables.pop("privacy")
-    field.write()
-    await asyncio.gather(*(node.result() for node in start(field)))
-    field.tables["privacy"] = hidden
-    field.write()
+    tables = {"hide": field.tables.pop("privacy"), "gossip": None}
+    for kind in (first, *(tables.keys() - {first})):
+        field.tables |= {"privacy": tables[kind]} if tables[kind] else {}
+        field.tables = {name: table for name, table in field.tables.items() if name != "privacy" or tables[kind]}
+        field.write()
+        if kind == first:
+            await asyncio.gather(*(node.result() for node in start(field)))
     (node,) = start(field, 0)
-    with pytest.raises(UserError, match="has learned by gossip"):
+    text = "has learned by gossip" if first == "gossip" else "was learned with hide"
+    with pytest.raises(UserError, match=text):
         await node.result()
+    checked = await asyncio.to_thread(CliRunner().invoke, cli, ["check", str(field.folder)])
+    assert text in checked.output
 
 
 async def test_nodes_of_which_one_does_not_hide_refuse_each_other_by_the_key(hidden_ward, start, caplog):

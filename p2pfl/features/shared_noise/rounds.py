@@ -10,6 +10,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -26,15 +27,17 @@ from p2pfl.errors import StorageError, UserError
 from p2pfl.features.sums.arithmetic import MOST_ENTRIES, WholeNumbers
 from p2pfl.features.sums.messages import Refused, SumDone, quorum
 from p2pfl.features.sums.rounds import AlikeState, RoundsInStep, SummedRounds, bytes_each
-from p2pfl.features.sums.sessions import groups_of
+from p2pfl.features.sums.sessions import LIFE_NAME, groups_of
 from p2pfl.features.sums.standings import Place
 from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.interface import Learner, LocalRound, Vector
 from p2pfl.learn.privacy.plan import planned_rounds
-from p2pfl.node.assembly import Setup
+from p2pfl.learn.privacy.rounds import AVERAGED
+from p2pfl.node.assembly import Setup, replay
 from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
 from p2pfl.specs import short
 from p2pfl.storage.disk import replace_file
+from p2pfl.storage.store import peek
 
 if TYPE_CHECKING:
     from p2pfl.learn.averaging import AveragedRounds
@@ -69,7 +72,31 @@ def delta_exceeds(delta: float, rows: int) -> str:
     return f"privacy.delta = {delta:g} exceeds one in the {rows:,} rows of all nodes together: {text}"
 
 
+def learned_otherwise(federation: FederationConfig, state: NodeState, folder: Path) -> UserError | None:
+    """Return the mistake of a state that gossip has shown and that is to be hidden, or the other way."""
+    is_hidden = any(name.startswith(AVERAGED) for name in state.local)
+    if federation.hides is not None and state.rounds and not is_hidden:
+        text, allowed = "this node has learned by gossip, and neighbors have seen its model", "no hide"
+    elif federation.hides is None and is_hidden:
+        text, allowed = "this state was learned with hide = 'models'", 'hide = "models"'
+    else:
+        return None
+    value, allowed = None if federation.hides is None else "models", f"{allowed}, or begin anew: remove {folder}"
+    return UserError(text, file=federation.path, key="privacy.hide", value=value, allowed=allowed)
+
+
 class SharedNoiseCheck(Check):
+    def of_files(self, inspected: Inspected) -> None:
+        self.before_launch(inspected)
+
+    def before_launch(self, inspected: Inspected) -> None:
+        for folder in (node.state_dir for node in inspected.here.values()):
+            is_begun = folder.is_dir() and (inspected.federation.hides or (folder / LIFE_NAME).exists())
+            with suppress(StorageError):  # which the node itself tells of
+                if is_begun and (loaded := peek(folder)) is not None:
+                    mistake = learned_otherwise(inspected.federation, replay(loaded), folder)
+                    inspected.mistakes += [] if mistake is None else [mistake]
+
     def of_learners(self, inspected: Inspected) -> None:
         federation, privacy = inspected.federation, inspected.federation.privacy
         if federation.hides is None and (privacy is None or not privacy.is_shared):
@@ -308,14 +335,11 @@ class SharedNoiseFeature(Feature):
             raise mistake
 
     def algorithm(self, setup: Setup, state: NodeState) -> Algorithm | None:
-        """Raises UserError: the state was learned by gossip."""
-        shared = shared_by(setup.learner)
-        if shared is None:
+        """Raises UserError: the state was learned by gossip and is to be hidden, or the other way."""
+        if (mistake := learned_otherwise(setup.federation, state, setup.node.state_dir)) is not None:
+            raise mistake
+        if shared_by(setup.learner) is None:
             return None
-        if state.rounds and setup.federation.hides and not any(name.startswith(shared.prefix) for name in state.local):
-            text, folder = "this node has learned by gossip, and neighbors have seen its model", setup.node.state_dir
-            allowed = f"no hide, or begin anew: remove {folder}"
-            raise UserError(text, file=setup.federation.path, key="privacy.hide", value="models", allowed=allowed)
         return SummedRounds.of(setup, state)
 
     def attach(self, node: NodeView) -> Attached | None:

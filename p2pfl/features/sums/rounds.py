@@ -66,6 +66,12 @@ ALARMS: Mapping[str, AlarmText] = {
         advice="If it stays, lower the learning rate, or look at this node's data.",
         ended_by="sum-done",
     ),
+    "left-out": AlarmText(
+        means="Members are in none of the latest sums: what they learn does not count.",
+        does="Goes on without them, and waits for them longer now and then.",
+        advice="Look for the one that is away, or more than twice as slow: with groups, its group is left out with it.",
+        ended_by="all-in",
+    ),
     "members-changed": AlarmText(
         means="The federation's members have changed while nodes run whose rounds are sums.",
         does="Goes on with the members that it began with.",
@@ -351,6 +357,8 @@ class CommonState:
 
 
 PATIENT_TIMES = 4.0
+MISSED = 8
+"""A member that is in none of so many sums in a row is named."""
 
 
 class RoundsInStep(Attached):
@@ -376,6 +384,8 @@ class RoundsInStep(Attached):
         self.state = CommonState(node, algorithm, alike, standings, life=settings.life)
         self._refused = 0
         self._latest: tuple[int, ...] = ()
+        self._missed: dict[int, int] = {}
+        """The members that were not in the latest sum, and how many in a row have been without them."""
 
     @property
     def is_done(self) -> bool:
@@ -475,7 +485,17 @@ class RoundsInStep(Attached):
         self.algorithm.exchanges += 1
         self._latest = ended.members
         self._node.feed.settle("sum-done", None)
+        self._name_missing()
         return ended
+
+    def _name_missing(self) -> None:
+        missing = [each.index for each in self._node.setup().federation.present if each.index not in self._latest]
+        self._missed = {member: self._missed.get(member, 0) + 1 for member in missing}
+        if not missing:
+            self._node.feed.settle("all-in", None)
+        if MISSED in self._missed.values():
+            names = self.state.names(member for member, sums in self._missed.items() if sums >= MISSED)
+            self._node.alarm("left-out", None, f"in none of the last {MISSED} sums: {names}")
 
     async def refuse_spoiled(self, label: str) -> None:
         """Leave a sum out that no right parts can have; all who got it do."""

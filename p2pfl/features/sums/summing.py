@@ -395,13 +395,12 @@ class Sum:
         tally, clock, settings = self._tally, self._clock, self.setup.settings
         self._strange = {member for member, theirs in tally.ready.items() if theirs != asked.terms}
         self._alike = ready = (tally.ready.keys() - self._strange) & self.setup.roster
+        is_spared = self.number % SPARED == 0
         if not clock.is_quorum and len(ready) >= settings.quorum:
             # As long again as these took since the sum before: about the same moment at all members.
-            times = 2 if self.number % SPARED == 0 else 1
-            clock.quorum, clock.is_quorum = now + times * (now - asked.at + asked.pause_s), True
-            clock.spread_s = now - clock.began
-        expected = self.setup.roster if self.number % SPARED == 0 else self.setup.roster & asked.before
-        if clock.is_quorum and expected <= ready:
+            clock.quorum = now + (1 + is_spared) * (now - asked.at + asked.pause_s)
+            clock.is_quorum, clock.spread_s = True, now - clock.began
+        if clock.is_quorum and self.setup.roster & (self.setup.roster if is_spared else asked.before) <= ready:
             clock.quorum = min(clock.quorum, now)
         gathered = self._tree.gathered.get(self.key)
         if gathered is not None:
@@ -649,5 +648,4 @@ class _Clock:
 
     def __init__(self, began: float) -> None:
         self.began = self.moved = self.quorum = self.certified = began
-        self.is_quorum = self.is_late = False
-        self.spread_s = 0.0
+        self.is_quorum, self.is_late, self.spread_s = False, False, 0.0

@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from p2pfl.cli import cli
+from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
 from p2pfl.features.shared_noise import rounds as noise_rounds
 from p2pfl.features.shared_noise.rounds import SumRounds
-from p2pfl.features.sums import CommonState, Refused, SumTalk
+from p2pfl.features.sums import CommonState, Place, Refused, Standings, SumTalk
 from tests.rounds_kit import broken_off, crash_at
 from tests.shared_noise.conftest import ROUNDS, STEPS
 
@@ -86,6 +87,20 @@ async def test_a_node_that_crashes_with_a_sum_in_hand_is_back_with_the_others(hi
     alike(field)
 
 
+async def test_who_became_a_member_since_the_start_is_neither_heard_nor_told(hidden_ward, start, seen):
+    nodes = start(hidden_ward())
+    await nodes[0].until(lambda: nodes[0].rounds >= 1)
+    said, newcomer = [], Standings(nodes[0].setup.federation, b"", Identity.generate(), 4, 2)
+    for talk in (seen.rounds[0].talk, seen.rounds[0].state.talk):
+        talk._say = lambda peer, *given, say=talk._say: said.append(peer) or say(peer, *given)
+    for channel in seen.rounds[0].channels():
+        channel.handler.opened(4)
+        channel.handler.hear(4, newcomer.state(Place(0, bytes(32)), 1))
+        channel.handler.closed(4)
+    assert 4 not in said
+    await finished(nodes)
+
+
 async def test_a_part_of_a_refused_sum_is_never_rounded_anew(hidden_ward, start, seen, monkeypatch):
     total, given = SumTalk.sum, []
 
@@ -151,7 +166,8 @@ async def test_a_state_of_gossip_is_not_hidden_afterwards_nor_the_other_way_as_c
         field.tables = {name: table for name, table in field.tables.items() if name != "privacy" or tables[kind]}
         field.write()
         if kind == first:
-            await asyncio.gather(*(node.result() for node in start(field)))
+            nodes = start(field)
+            await asyncio.gather(*(node.task for node in nodes))
     (node,) = start(field, 0)
     text = "has learned by gossip" if first == "gossip" else "was learned with hide"
     with pytest.raises(UserError, match=text):

@@ -28,7 +28,7 @@ from p2pfl.features.sums.setup import FIRST_S
 from p2pfl.features.sums.standings import CHANNEL, Place, Standings, StandingsTalk, state_digest
 from p2pfl.features.sums.talk import CHANNEL as SUMS
 from p2pfl.learn.interface import LocalRound, Vector
-from p2pfl.net.extensions import HandledChannel
+from p2pfl.net.extensions import HandledChannel, Handler
 from p2pfl.node.assembly import Setup, settings_for
 from p2pfl.node.engine_thread import Look
 from p2pfl.node.feature import Attached, Feature, NodeView
@@ -361,6 +361,26 @@ MISSED = 8
 """A member that is in none of so many sums in a row is named."""
 
 
+class FirstMembers:
+    """Keeps those from a handler who became members after this node's start: they sum once all are started again."""
+
+    def __init__(self, handler: Handler, count: int) -> None:
+        self._handler, self._count = handler, count
+
+    def opened(self, peer: int) -> None:
+        if peer < self._count:
+            self._handler.opened(peer)
+
+    def closed(self, peer: int) -> None:
+        if peer < self._count:
+            self._handler.closed(peer)
+
+    def hear(self, peer: int, message: Any) -> None:
+        """Raises PeerFault."""
+        if peer < self._count:
+            self._handler.hear(peer, message)
+
+
 class RoundsInStep(Attached):
     """The rounds of one node. More members than `colluders` must have signed for a state that is taken over."""
 
@@ -409,8 +429,8 @@ class RoundsInStep(Attached):
 
     def channels(self) -> tuple[HandledChannel, ...]:
         return (
-            HandledChannel(channel=SUMS, handler=self.talk, guards=True),
-            HandledChannel(channel=CHANNEL, handler=self.state.talk, guards=True),
+            HandledChannel(channel=SUMS, handler=FirstMembers(self.talk, self.members), guards=True),
+            HandledChannel(channel=CHANNEL, handler=FirstMembers(self.state.talk, self.members), guards=True),
         )
 
     def status(self) -> Mapping[str, Any]:

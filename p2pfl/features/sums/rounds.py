@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from p2pfl.config.charter import federation_id
 from p2pfl.core import events
-from p2pfl.core.core import Algorithm
+from p2pfl.core.core import REMOVED, Algorithm
 from p2pfl.core.settings import Facts, Phase, Settings
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
@@ -107,6 +107,7 @@ class SummedRounds(Algorithm):
 
     mixes = False
     phase = Phase.WAITING
+    index = -1
     exchanges = 0
     """The sums that ended well in this life of the node."""
     failed_rounds = 0
@@ -130,7 +131,9 @@ class SummedRounds(Algorithm):
             rounds=state.rounds,
             trained=state.rounds,
         )
-        return cls(settings_for(setup), facts, setup.peers)
+        made = cls(settings_for(setup), facts, setup.peers)
+        made.index = setup.member.index
+        return made
 
     @property
     def connected(self) -> Collection[int]:
@@ -167,6 +170,9 @@ class SummedRounds(Algorithm):
             case events.SessionClosed():
                 if self._open.get(event.peer) == event.session:
                     del self._open[event.peer]
+            case events.Amended() if self.index in event.settings.retired:
+                self.retired = True
+                return [REMOVED, *self.finish()]
             case events.Amended():
                 text = "the members have changed: nodes whose rounds are sums follow once they are started again"
                 return [events.Alarm(kind="members-changed", peer=None, text=text, notice=True)]

@@ -302,6 +302,15 @@ def test_a_member_that_was_late_once_is_waited_for_again(monkeypatch):
     assert sizes == [6, 3, 3, 3, 6, 6]
 
 
+def test_the_next_set_up_without_a_member_takes_no_longer_than_the_first():
+    world = GroupWorld(7, complete(7), sums=3)
+    world.crash(5)
+    world.ask_all(*[f"round {number}" for number in range(6)], pause_s=60.0)
+    world.run()
+    assert len(world.done) == 6 * 6
+    assert world.now < 5 * 60 + 60
+
+
 def test_where_no_group_is_whole_no_vector_leaves_and_nobody_is_blamed():
     """A wave that asks for nobody is one that no member may send: its author would be struck for it."""
     world = GroupWorld(6, complete(6))

@@ -515,8 +515,9 @@ class RoundsInStep(Attached):
         return ended
 
     def _name_missing(self) -> None:
-        missing = [each.index for each in self._node.setup().federation.present if each.index not in self._latest]
-        self._missed = {member: self._missed.get(member, 0) + 1 for member in missing}
+        there = {each.index for each in self._node.setup().federation.present if each.index < self.members}
+        missing = there - {*self._latest}
+        self._missed = {member: self._missed.get(member, 0) + 1 for member in sorted(missing)}
         if not missing:
             self._node.feed.settle("all-in", None)
         if MISSED in self._missed.values():

@@ -8,11 +8,6 @@ bytes a node sends in a round beside the packed numbers that it must send (once 
 and round beside training, seconds of a round, and the peak of memory beyond what it uses with everything imported, in
 models of float32. A set-up, which serves 64 sums, is in the bytes: --rounds 64 shares it out.
 
-With --differences real learners take ten rounds of the digits, two shards each, and an attacker who knows all common
-models takes the difference of two sums: of one round with and without a member, or a group of three; and of two rounds,
-of which it misses the second. Prints the area under the ROC curve with which the change of the last layer's biases
-names the labels that a member has.
-
 Usage: python benchmarks/hidden.py [--task digits,mnist] [--parameters 2k,1M,25M] [--nodes 3,8,16] [--rounds 40]
 """
 
@@ -57,15 +52,12 @@ def main() -> None:
     parser.add_argument("--parameters", type=lambda text: text.split(","), default=[])
     parser.add_argument("--nodes", type=lambda text: [int(each) for each in text.split(",")], default=[8, 16])
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--differences", action="store_true")
     parser.add_argument("--mnist", default="mnist", help="the folder of its four files")
     options = parser.parse_args()
     for name in options.task:
         for nodes in options.nodes:
             for split in SPLITS:
                 learn(name, nodes, split, options)
-    for nodes in options.nodes if options.differences else ():
-        differences(nodes)
     for text in options.parameters:
         for nodes in options.nodes:
             cost(text, nodes, options.rounds)
@@ -95,59 +87,6 @@ def learn(name: str, nodes: int, split: str, options: argparse.Namespace) -> Non
             f"{fmean(sent):8.2f} / {max(sent):.2f} MB {report['wall_time_s']:5.0f} s",
             flush=True,
         )
-
-
-def differences(nodes: int, rounds: int = 10) -> None:
-    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - only this mode needs these
-
-    from p2pfl.config.model import TaskConfig, TrainingConfig  # noqa: PLC0415
-    from p2pfl.config.sections import HideConfig  # noqa: PLC0415
-    from p2pfl.learn.averaging import AveragedLearner  # noqa: PLC0415
-    from p2pfl.learn.interface import RoundStart  # noqa: PLC0415
-    from p2pfl.learn.load import make_learner  # noqa: PLC0415
-
-    here, hides = Path.cwd(), HideConfig()
-    task, training = TaskConfig(name="digits", options={"partition": "shards:2"}), TrainingConfig(learning_rate=0.1)
-    where = {"base_dir": here, "local": {}, "local_dir": here, "seed": 0, "node_count": nodes}
-    bare = [make_learner(task, training, node_index=i, node_name=str(i), **where) for i in range(nodes)]
-    learners = [AveragedLearner(each, hides, members=nodes, seed=0, node=i) for i, each in enumerate(bare)]
-    has = [{int(label) for label in each.data_sets.train.targets} for each in bare]
-    for each in learners:
-        each.averaged.rows = sum(every.samples for every in learners)
-    model, common, sums = bare[0].initial(), learners[0].averaged.common, []
-
-    def summed(parts: dict[int, Any], out: frozenset[int]) -> Any:
-        """Return the sum of all changes times rows but for those of these members, as anybody computes it."""
-        left = [member for member in parts if member not in out]
-        total, averaged = sum(parts[member] for member in left), learners[0].averaged
-        averaged.common = common
-        averaged.hides = HideConfig(outer="mean", outer_rate=1.0)
-        mean = averaged.next_model(model, total, len(left), index) - model
-        averaged.hides = hides
-        return mean * int(total[0])
-
-    groups = {size: [frozenset(range(at, at + size)) for at in range(0, nodes - size + 1, size)] for size in (1, 3)}
-    for index in range(rounds):
-        for each in learners:
-            each.averaged.common = common
-            each.train(RoundStart(model), index)
-        parts = {member: each.averaged.part for member, each in enumerate(learners)}
-        sums.append({out: summed(parts, out) for out in [frozenset(), *groups[1], *groups[3]]})
-        learners[0].averaged.common = common
-        model = learners[0].averaged.next_model(model, sum(parts.values()), nodes, index)
-        common = learners[0].averaged.common
-    for size, name in ((1, "a member"), (3, "a group of three")):
-        for label, later in (("one round", 0), ("two rounds", 1)):
-            scores, labels = [], []
-            for index in range(rounds - later):
-                for out in groups[size]:
-                    biases = (sums[index][frozenset()] - sums[index + later][out])[-10:]
-                    for member in out:
-                        scores += list(biases)
-                        labels += [digit in has[member] for digit in range(10)]
-            print(
-                f"{nodes} nodes, {label} with and without {name}: AUC {roc_auc_score(labels, scores):.2f}", flush=True
-            )
 
 
 def make(place: str, nodes: int, task: str, training: dict[str, Any], privacy: str) -> Path:

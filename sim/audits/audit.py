@@ -20,7 +20,7 @@ from p2pfl.learn.privacy.accounting import Spend, epsilon_of
 from p2pfl.learn.privacy.gradients import LayerChain
 from p2pfl.learn.privacy.noise import Seeded
 from p2pfl.reporting.vitals import Vitals
-from sim.audits.membership import Flags, Values, attack_members, canary, label_changes, name_labels, reuse
+from sim.audits.membership import attack_members, canary, label_changes, name_labels, reuse
 from sim.audits.reconstruction import InversionSettings, Rebuilder, Rebuilt
 from sim.audits.scene import Observation, Scene, observe_real, observe_simulated
 
@@ -43,8 +43,6 @@ NOT_RUN = "no time"
 SIMULATOR, LEARNER, REAL = "simulator", "learner", "real nodes"
 LISTENED = 2
 """The number of rounds in which the audit records what nodes send."""
-DIFFERED = 10
-"""The rounds whose sums are compared, at most."""
 HIDDEN_ALONE = "hidden alone"
 """The column of what sums would tell without groups."""
 
@@ -407,27 +405,25 @@ class Auditor:
             if layer.missing or self.left_s <= 0:
                 continue
             self.on_progress(f"{about}: {layer.name}")
-            seen, hides = self._label_changes(layer), layer.federation.hides
+            copied, whole = layer.copy(rounds=self.effort.rounds), self.scene.whole
+            if copied.hides is None:
+                seen = label_changes(self.scene, copied)
+            elif whole is None:
+                seen = "not all members' data are on this machine"
+            else:
+                copied = replace(whole.federation, hides=copied.hides, training=copied.training)
+                seen = label_changes(whole, copied, limit_s=self.left_s / 2)
             if isinstance(seen, str):
                 self.findings.note(f"{about}, {layer.name}: left out, {seen}")
-            elif hides is None:
+            elif copied.hides is None:
                 self._add_labels(layer.name, name_labels(*seen, [{0}]))
             else:
-                count = self.colluders or hides.colluders
+                count = self.colluders or copied.hides.colluders
                 self._add_labels(layer.name, name_labels(*seen, groups))
                 self._add_labels(HIDDEN_ALONE, name_labels(*seen, [{member} for member in range(len(seen[1]))]))
                 self._add_labels(layer.name, name_labels(*seen, groups, colluders=count), f", {count} colluding")
                 text = f"of two sums that differ by a group ({HIDDEN_ALONE}: by a member), over all members"
                 self.findings.note(f"{about}: {text}; colluding: so many of the group take out their own parts")
-
-    def _label_changes(self, layer: Layer) -> tuple[Values, Flags] | str:
-        copied = layer.copy(rounds=min(DIFFERED, layer.federation.training.rounds or DIFFERED))
-        if copied.hides is None:
-            return label_changes(self.scene, copied)
-        if self.scene.whole is None:
-            return "not all members' data are on this machine"
-        hidden = replace(self.scene.whole.federation, hides=copied.hides, training=copied.training)
-        return label_changes(self.scene.whole, hidden, limit_s=self.left_s / 2)
 
     def _add_labels(self, layer: str, aucs: Mapping[str, float], how: str = "") -> None:
         for name, auc in aucs.items():

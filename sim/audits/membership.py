@@ -296,8 +296,8 @@ def label_changes(
         has, observed = has[[scene.victim]], observe_simulated(federation, learners, scene.victim)
         changes = [each.change[None, bias] for each in observed.rounds()[: federation.training.rounds]]
     else:
-        for each in hidden_rounds(federation, learners, federation.hides):
-            changes.append(np.stack([each.sum_of([member])[0][bias] for member in range(len(learners))]))
+        for each, *_ in hidden_rounds(federation, learners, federation.hides):
+            changes.append(each[:, bias])
             if time.monotonic() > ends_at:
                 break
     if not changes:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
@@ -39,7 +39,7 @@ from p2pfl.features.status.feature import StatusDisplay
 from p2pfl.features.sums.sessions import groups_of
 from p2pfl.fleet.fleet import STOPPED, Child
 from p2pfl.fleet.one_process import InProcessFleet, _with_keys
-from p2pfl.learn.averaging import AveragedLearner, AveragedRounds, Words
+from p2pfl.learn.averaging import AveragedLearner, AveragedRounds
 from p2pfl.learn.interface import Learner, RoundStart, Vector
 from p2pfl.learn.load import load_task, resolved
 from p2pfl.learn.methods import method_of
@@ -501,57 +501,37 @@ def observe_sums(
     """Run rounds of hidden models, and see the mean change of the victim and one other member in each: the smallest sum
     that is left of a group if as many work together as may. Raises LearningError if the task failed.
     """
-    pair, seen, model = (victim, federation.neighbors(victim)[0]), list[RoundSeen](), learners[0].initial()
-    for each in hidden_rounds(federation, learners, hides):
-        change, rows = each.sum_of(pair)
-        seen.append(RoundSeen(number=each.number, start=each.start, change=change / np.float32(rows), flows=None))
-        model = each.end
+    pair, seen, model = [victim, federation.neighbors(victim)[0]], list[RoundSeen](), learners[0].initial()
+    for number, (changes, rows, after) in enumerate(hidden_rounds(federation, learners, hides)):
+        change = changes[pair].sum(axis=0) / rows[pair].sum()
+        seen.append(RoundSeen(number=number, start=model, change=change, flows=None))
+        model = after
     models = np.stack([model] * len(learners))
     return Observation(victim=victim, initial=learners[0].initial(), sightings=(), models=models, seen=seen)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HiddenRound:
-    """A round of hidden models, from the common model `start` (d,) to `end` (d,), at whose start all had `common`.
-
-    `parts` (members, entries) are what sums are of, and secret.
-    """
-
-    number: int
-    start: Vector
-    end: Vector
-    parts: Words
-    common: Mapping[str, Any]
-    decoder: AveragedRounds
-
-    def sum_of(self, members: Collection[int]) -> tuple[Vector, int]:
-        """Return the sum of these members' changes (d,), each times its rows, as the sum of their parts tells anybody,
-        and the sum of their rows.
-        """
-        total = self.parts[sorted(members)].sum(axis=0, dtype=np.uint64)
-        self.decoder.common, rows = dict(self.common), int(total[0])
-        mean = self.decoder.next_model(self.start, total, len(members), self.number) - self.start
-        return mean * np.float32(rows), rows
-
-
 def hidden_rounds(
     federation: FederationConfig, learners: Sequence[Learner], hides: HideConfig
-) -> Iterator[HiddenRound]:
-    """Run rounds of hidden models of these `learners`, one for each member. Raises LearningError if the task failed."""
+) -> Iterator[tuple[Vector, Vector, Vector]]:
+    """Run rounds of hidden models. Yield of each what sums are sums of: the members' changes (members, d), each times
+    its rows, and these rows (members,); and the common model (d,) after it. Raises LearningError if the task failed.
+    """
     how: dict[str, Any] = {"members": len(learners), "seed": federation.seed}
     nodes = [AveragedLearner(learner, hides, **how, node=node) for node, learner in enumerate(learners)]
     model, common, method = learners[0].initial(), nodes[0].averaged, method_of(federation)
-    decoder = AveragedRounds(replace(hides, outer=MEAN, outer_rate=None), size=model.size, **how, node=0)
-    for averaged in (decoder, *(node.averaged for node in nodes)):
+    mean = AveragedRounds(replace(hides, outer=MEAN, outer_rate=None), size=model.size, **how, node=0)
+    for averaged in (mean, *(node.averaged for node in nodes)):
         averaged.rows = sum(learner.samples for learner in learners)
     for number in range(federation.training.rounds or ROUNDS):
-        start, before = model, common.common
+        start, before, changes = model, common.common, list[Vector]()
         for node in nodes:
-            node.averaged.common = before
+            node.averaged.common = mean.common = before
             node.train(RoundStart(start, method=method), number)
-        parts = np.array([node.averaged.part for node in nodes], np.uint64)
-        model = common.next_model(start, parts.sum(axis=0, dtype=np.uint64), len(nodes), number)
-        yield HiddenRound(number=number, start=start, end=model, parts=parts, common=before, decoder=decoder)
+            changes.append(mean.next_model(start, node.averaged.part, 1, number) - start)
+        total = np.sum([node.averaged.part for node in nodes], axis=0, dtype=np.uint64)
+        model = common.next_model(start, total, len(nodes), number)
+        rows = np.array([node.averaged.part[0] for node in nodes], np.float32)
+        yield np.stack(changes) * rows[:, None], rows, model
 
 
 class Spied(Application):

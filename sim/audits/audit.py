@@ -165,8 +165,8 @@ def layers_of(scene: Scene) -> list[Layer]:
     plain = replace(scene.federation, gossip=replace(scene.federation.gossip, compressor="none"))
     if scene.hides is not None:
         hidden = Layer(name=f"hidden, {scene.hides.bits} bits", federation=replace(plain, hides=scene.hides))
-        text = "if sums could differ by one member; for differences"
-        return [Layer(name="gossip", federation=plain), hidden, replace(hidden, name=HIDDEN_ALONE, missing=text)]
+        alone = replace(hidden, name=HIDDEN_ALONE, missing="if sums could differ by one member; for differences")
+        return [Layer(name="gossip", federation=plain), hidden, alone]
     own = scene.federation.gossip.compressor
     compressor = EXAMPLE_COMPRESSOR if own == "none" else own
     squeezed = replace(plain, gossip=replace(plain.gossip, compressor=compressor))
@@ -422,8 +422,10 @@ class Auditor:
                 self._add_labels(layer.name, name_labels(*seen, groups))
                 self._add_labels(HIDDEN_ALONE, name_labels(*seen, [{member} for member in range(len(seen[1]))]))
                 self._add_labels(layer.name, name_labels(*seen, groups, colluders=count), f", {count} colluding")
-                text = f"of two sums that differ by a group ({HIDDEN_ALONE}: by a member), over all members"
-                self.findings.note(f"{about}: {text}; colluding: so many of the group take out their own parts")
+                text = (
+                    "of sums of all members that differ by a group; colluding: its colluders take out their own parts"
+                )
+                self.findings.note(f"{about}: {text}")
 
     def _add_labels(self, layer: str, aucs: Mapping[str, float], how: str = "") -> None:
         for name, auc in aucs.items():

@@ -286,10 +286,8 @@ def label_changes(
     """
     ends_at, learners = time.monotonic() + limit_s, scene.learners(federation, Seeded(federation.seed))
     bias = last_bias(learners[0].model.module, learners[0].model.flat.places)
-    if not learners[0].labels:
-        return "the task is not to tell classes"
-    if bias is None:
-        return "the last layer has no bias that is shared"
+    if not learners[0].labels or bias is None:
+        return "the last layer has no bias that is shared" if learners[0].labels else "the task is not to tell classes"
     targets = [data.train.rows(torch.arange(len(data.train)))[1] for data in scene.data]
     has, changes = np.array([np.isin(np.arange(bias.stop - bias.start), each) for each in targets]), list[Values]()
     if federation.hides is None:

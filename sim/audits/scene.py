@@ -523,14 +523,16 @@ def hidden_rounds(
     for averaged in (mean, *(node.averaged for node in nodes)):
         averaged.rows = sum(learner.samples for learner in learners)
     for number in range(federation.training.rounds or ROUNDS):
-        start, before, changes = model, common.common, list[Vector]()
+        start, mean.common = model, common.common
         for node in nodes:
-            node.averaged.common = mean.common = before
+            node.averaged.common = mean.common
             node.train(RoundStart(start, method=method), number)
-            changes.append(mean.next_model(start, node.averaged.part, 1, number) - start)
-        total = np.sum([node.averaged.part for node in nodes], axis=0, dtype=np.uint64)
-        model = common.next_model(start, total, len(nodes), number)
-        rows = np.array([node.averaged.part[0] for node in nodes], np.float32)
+        parts = np.array([node.averaged.part for node in nodes], np.uint64)
+        rows, model = parts[:, 0].astype(np.float32), common.next_model(start, parts.sum(axis=0), len(nodes), number)
+        changes, before = list[Vector](), mean.common
+        for part in parts:
+            mean.common = before
+            changes.append(mean.next_model(start, part, 1, number) - start)
         yield np.stack(changes) * rows[:, None], rows, model
 
 

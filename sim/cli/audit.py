@@ -73,12 +73,11 @@ def audit(
     scene = scene_of(federation, node=node)
     if attacks is None and scene.hides is None:
         names = tuple(name for name in names if name != DIFFERENCES)
-    if colluders is not None and (scene.hides is None or DIFFERENCES not in names):
-        text, allowed = "is for sums", "with --attacks sums, or differences of hidden models"
+    least = min(map(len, scene.groups)) if scene.groups and DIFFERENCES in names else 0
+    if colluders is not None and colluders >= least:
+        said = ("too many", f"1 to {least - 1}: the smallest group has {least} members")
+        text, allowed = said if least else ("is for sums", "with --attacks sums, or differences of hidden models")
         raise UserError(text, key="--colluders", value=colluders, allowed=allowed)
-    if colluders is not None and colluders >= (least := min(map(len, scene.groups))):
-        allowed = f"1 to {least - 1}: the smallest group has {least} members"
-        raise UserError("too many", key="--colluders", value=colluders, allowed=allowed)
     _quiet_nodes()
     findings = Auditor(scene, attacks=names, effort=effort, colluders=colluders, on_progress=tell).run()
     for note in findings.notes if form == "table" else ():

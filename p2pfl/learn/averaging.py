@@ -254,7 +254,6 @@ class AveragedRounds(AlikeRounds):
         for name in VECTORS[self.hides.outer]:
             common[name] = common[name].copy() if name in common else np.zeros(self.size, np.float32)
         changes = self._mean_changes(total, members, most, round_index)
-        is_in = self.part is not None and self._drift > 0.0
         part = self.part if self._drift else None
         if part is not None and self.variate is not None and isinstance(self.method, Variate):
             beta, variate = self.method.beta, self.variate.copy()

@@ -516,19 +516,19 @@ def hidden_rounds(
     """Run rounds of hidden models. Yield of each what sums are sums of: the members' changes (members, d), each times
     its rows, and these rows (members,); and the common model (d,) after it. Raises LearningError if the task failed.
     """
-    how: dict[str, Any] = {"members": len(learners), "seed": federation.seed}
+    how: dict[str, Any] = {"members": len(learners), "seed": federation.seed, "method": method_of(federation)}
     nodes = [AveragedLearner(learner, hides, **how, node=node) for node, learner in enumerate(learners)]
-    model, common, method = learners[0].initial(), nodes[0].averaged, method_of(federation)
+    model, common = learners[0].initial(), nodes[0].averaged
     mean = AveragedRounds(replace(hides, outer=MEAN, outer_rate=None), size=model.size, **how, node=0)
     for averaged in (mean, *(node.averaged for node in nodes)):
         averaged.rows = sum(learner.samples for learner in learners)
     for number in range(federation.training.rounds or ROUNDS):
         start, mean.common = model, common.common
         for node in nodes:
-            node.averaged.common = mean.common
-            node.train(RoundStart(start, method=method), number)
+            node.train(RoundStart(start), number)
         parts = np.array([node.averaged.part for node in nodes], np.uint64)
-        rows, model = parts[:, 0].astype(np.float32), common.next_model(start, parts.sum(axis=0), len(nodes), number)
+        rows, total = parts[:, 0].astype(np.float32), parts.sum(axis=0)
+        model, *_ = [node.averaged.next_model(start, total, len(nodes), number) for node in nodes]
         changes, before = list[Vector](), mean.common
         for part in parts:
             mean.common = before

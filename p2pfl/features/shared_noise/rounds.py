@@ -284,10 +284,12 @@ class SumRounds(RoundsInStep):
             return
         self._given = None
         self.state.rested()
-        before = self.shared.common
+        before = self.shared.common, self.shared.variate
+        self.shared.part = given.words if self._node.setup().member.index in done.members else None
         model = self.shared.next_model(given.start, done.total, len(done.members), self.algorithm.facts.rounds)
+        self.shared.part = None
         if not await self.state.commit(given.start, replace(given.local, vector=model)):
-            self.shared.common = before
+            self.shared.common, self.shared.variate = before
         await self.state.tell()
 
     async def _sum_slices(self, label: str, given: PaidPart) -> SumDone | None:

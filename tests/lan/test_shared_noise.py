@@ -1,4 +1,4 @@
-"""Boards on a LAN learn by sums while a cable is pulled, a node killed or slow, or behind a relay: one model results."""
+"""Boards on a LAN learn by sums while a cable is pulled, a node killed or slow or behind a relay: one model each."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ OTHER_SIZE = "the masked sum has another size"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumRequest:
-    """A vector to be summed, asked for `at` this time, `pause_s` after the last sum, of `before`. `data`: its digest."""
+    """A vector to be summed, asked for at time `at`, `pause_s` after the last sum, of `before`. `data`: its digest."""
 
     label: str
     values: Words

@@ -217,10 +217,14 @@ def load_learner(
 
 
 def binding(setup: Setup) -> FederationBinding:
-    """Return the sections that both ends of a session must have in common; the learner adds two more."""
+    """Return the sections that both ends of a session must have in common; the learner adds two more.
+
+    `exchange` of a learner changes with what its nodes tell each other of the same model.
+    """
+    shape = setup.learner.shape_digest + getattr(setup.learner, "exchange", b"")
     return FederationBinding(
         federation_id=federation_id(setup.federation),
-        sections=(*keys(setup.federation), *learned_sections(setup.learner.shape_digest, digest_of(setup.learner))),
+        sections=(*keys(setup.federation), *learned_sections(shape, digest_of(setup.learner))),
     )
 
 

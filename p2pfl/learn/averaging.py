@@ -113,13 +113,16 @@ LEAST_SHARE, MOST_SHARE = 2.0**-20, 2.0**20
 LEAST_RMS = 2.0**-10
 """The root mean square of a model's numbers is taken for at least this: a model may begin with zeros."""
 FINE = 2.0**16
+MOST_NORM = 1e14
+"""A model of a larger norm is not taken; the engine takes none of ten times that."""
 
 
 class AveragedRounds(AlikeRounds):
     """One node's parts and the common step. `part` is this node's part of the present round's sum, (entries,) words.
 
     `common` has the arrays that all nodes keep alike besides the model: the outer optimizer's, and `share`, by which
-    changes are clipped: the range of a number in root mean squares of the common model's.
+    changes are clipped: the range of a number in root mean squares of the common model's. Vectors of the model's size
+    are what a node's memory goes to, so all is done by tile, and `next_model` writes into the optimizer's.
     """
 
     prefix = AVERAGED
@@ -152,7 +155,7 @@ class AveragedRounds(AlikeRounds):
 
     def range_of(self, model: Vector) -> float:
         """Return the largest number that is not clipped, the same at all nodes from the same model (d,)."""
-        most = float(np.abs(model).max(initial=0.0))
+        most = max((float(np.abs(model[part]).max()) for part in self.packing.tiles()), default=0.0)
         rms = 0.0
         if most > 0.0:
             # In integers, whose sum has no order.
@@ -168,7 +171,8 @@ class AveragedRounds(AlikeRounds):
         """Make this node's part from a round's change (d,) on so many rows; one that has diverged counts as zero."""
         packing, most = self.packing, self.range_of(start)
         weight = min(samples, MOST_TIMES * self.mean_rows)
-        is_sound = bool((np.abs(ended) < LARGEST).all())  # of larger ones the rotation would overflow
+        # Of larger ones the rotation would overflow.
+        is_sound = all(bool((np.abs(ended[tile]) < LARGEST).all()) for tile in packing.tiles())
         part = np.zeros(self.entries, np.uint64)
         draws = np.random.default_rng((self._seed, self._node, round_index))
         at, clipped = HEAD, 0
@@ -188,7 +192,7 @@ class AveragedRounds(AlikeRounds):
         part[0], part[1] = weight, sum(clipped > share * self.size for share in CLIPPED)
         self.clipped = clipped / self.size if is_sound else 1.0
         part[at] = check_of(part[:HEAD])
-        self.part = part.astype("<u8")
+        self.part = part.astype("<u8", copy=False)
 
     def _turn(self, tile: int, round_index: int) -> NDArray[np.uint64]:
         """Return the seed of a tile's rotation, which anybody may know."""
@@ -204,7 +208,7 @@ class AveragedRounds(AlikeRounds):
 
     def is_possible(self, total: Words, members: int) -> bool:
         """Return False if no right parts of so many members have this sum (entries,) modulo 2^64."""
-        total = total.astype(np.uint64)
+        total = total.astype(np.uint64, copy=False)
         most = members * MOST_TIMES * self.mean_rows
         head = total.size == self.entries and 0 < int(total[0]) <= most and int(total[1]) <= members * len(CLIPPED)
         return (
@@ -217,18 +221,28 @@ class AveragedRounds(AlikeRounds):
         )
 
     def next_model(self, start: Vector, total: Words, members: int, round_index: int) -> Vector:
-        """Return the model (d,) after the sum (entries,) of the parts of so many members, and replace `common`."""
-        total = total.astype(np.uint64)
-        packing, most, common = self.packing, self.range_of(start), dict(self.common)
+        """Return the model (d,) after the sum (entries,) of the parts of so many members, and write to `common`.
+
+        If that model would be too large, it is infinite, and `common` stays.
+        """
+        total = total.astype(np.uint64, copy=False)
+        packing, most, ended = self.packing, self.range_of(start), np.empty_like(start)
         share = self.mean_rows / int(total[0])
-        ended = start.copy()
-        for name in VECTORS[self.hides.outer]:
-            common[name] = common[name].copy() if name in common else np.zeros(self.size, np.float32)
         for number, (tile, words, _) in enumerate(self._words(total)):
             sums = packing.unpack(words, tile.stop - tile.start).astype(np.float64)
             change = ((sums * (2.0 / packing.levels) - members) * most).astype(np.float32)[None]
             rotate_rows_back(change, self._turn(number, round_index))
-            ended[tile] += self._step(change[0] * np.float32(share), common, tile)
+            np.multiply(change[0], np.float32(share), out=ended[tile])
+        common = dict(self.common)
+        for name in VECTORS[self.hides.outer]:
+            common.setdefault(name, np.zeros(self.size, np.float32))
+        for tile in packing.tiles():  # nothing can undo a step
+            tried = {name: common[name][tile].copy() for name in VECTORS[self.hides.outer]}
+            after = start[tile] + self._step(ended[tile], tried, slice(None))
+            if not float(np.abs(after).max()) * math.sqrt(self.size) < MOST_NORM:
+                return np.full_like(start, np.inf)
+        for tile in packing.tiles():
+            np.add(start[tile], self._step(ended[tile], common, tile), out=ended[tile])
         clipped = int(total[1]) / members
         factor = next((factor for least, factor in WIDER if clipped > least), 1.0 if clipped else NARROWER)
         common[SHARE] = np.clip(common[SHARE] * np.float32(factor), LEAST_SHARE, MOST_SHARE)
@@ -261,7 +275,7 @@ class AveragedLearner(WrappedLearner):
     def train(self, start: RoundStart, round_index: int) -> LocalRound:
         local = self.learner.train(start, round_index)
         self.averaged.give_change(start.model, local.vector, local.samples, round_index)
-        return replace(local, vector=start.model.copy())
+        return replace(local, vector=start.model)
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
         return self.learner.local_state() | self.averaged.kept()

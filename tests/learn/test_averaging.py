@@ -160,21 +160,21 @@ def test_what_is_kept_and_packed_comes_back(seed, outer, rounds):
     model = np.random.default_rng(seed).standard_normal(30).astype(np.float32)
     for index in range(rounds):
         model = made.next_model(model, 3 * part_of(made, model, model + np.float32(0.01), round_index=index), 3, index)
-    state = made.packed(model, rounds)
+    state = b"".join(made.packed(model, rounds))
     assert len(state) <= made.packed_bytes + 4 * 30
     found, fetched, adopt = other.unpack(state, 30)
     adopt()
     assert (found, fetched.tolist(), other.rows) == (rounds, model.tolist(), 300)
-    assert other.packed(fetched, found) == state
+    assert b"".join(other.packed(fetched, found)) == state
     restarted = rounds_of(30, 3, outer=outer, rows=7)
     assert restarted.load_kept({"x": np.ones(1), **made.kept()}).keys() == {"x"}
-    assert restarted.packed(model, rounds) == state
+    assert b"".join(restarted.packed(model, rounds)) == state
 
 
 def test_the_state_of_another_model_is_refused():
     made, model = rounds_of(30, 3), np.ones(30, np.float32)
     made.next_model(model, 3 * part_of(made, model, model), 3, 3)
-    state = made.packed(model, 1)
+    state = b"".join(made.packed(model, 1))
     negative = np.array([-1], "<i8").tobytes() + state[8:]
     for wrong, size in ((state, 29), (state, 31), (state[:-1], 30), (state + b"0", 30), (b"", 30), (negative, 30)):
         with pytest.raises(ValueError, match=r"no state|buffer"):
@@ -195,7 +195,7 @@ def bits_after_rounds():
                 for node in range(3)
             )
             model = made.next_model(model, total, 3, index)
-            digest.update(made.packed(model, index))
+            digest.update(b"".join(made.packed(model, index)))
     return digest.hexdigest()
 
 

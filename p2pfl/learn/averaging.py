@@ -235,7 +235,8 @@ class AveragedRounds(AlikeRounds):
             np.multiply(change[0], np.float32(share), out=ended[tile])
         common = dict(self.common)
         for name in VECTORS[self.hides.outer]:
-            common.setdefault(name, np.zeros(self.size, np.float32))
+            if name not in common:
+                common[name] = np.zeros(self.size, np.float32)
         for tile in packing.tiles():  # nothing can undo a step
             tried = {name: common[name][tile].copy() for name in VECTORS[self.hides.outer]}
             after = start[tile] + self._step(ended[tile], tried, slice(None))

@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -181,6 +182,38 @@ def test_the_state_of_another_model_is_refused():
             made.unpack(wrong, size)
     with pytest.raises(ValueError, match="no state"):
         rounds_of(30, 3, outer="mean").unpack(state, 30)
+
+
+def peak_bytes(use):
+    """What a call takes beyond what is there before it, at its peak."""
+    tracemalloc.start()
+    try:
+        use()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_part_takes_the_memory_of_its_words_and_a_step_that_of_the_model():
+    """Beside some tiles: of a model of 25 million numbers nothing else may be copied."""
+    start = np.linspace(-1, 1, 80 * TILE).astype(np.float32)
+    made, ended, few = rounds_of(start.size, 3), start + np.float32(0.01), 16 * TILE * 8
+    assert peak_bytes(lambda: made.give_change(start, ended, 100, 0)) < made.entries * 8 + few
+    total = 3 * made.part
+    made.next_model(start, total, 3, 0)  # from now on the optimizer has its vectors
+    assert peak_bytes(lambda: made.is_possible(total, 3)) < few
+    assert peak_bytes(lambda: made.next_model(start, total, 3, 0)) < start.nbytes + few
+
+
+@given(st.sampled_from(["adam", "momentum"]))
+def test_a_step_to_a_model_that_is_too_large_leaves_all_as_it_was(outer):
+    start = np.ones(TILE + 50, np.float32)
+    made = rounds_of(start.size, 3, outer=outer)
+    model = made.next_model(start, 3 * part_of(made, start, 2 * start), 3, 3)
+    before = b"".join(made.packed(model, 1))
+    made.rate = 1e30
+    assert np.isinf(made.next_model(model, 3 * part_of(made, model, 2 * model), 3, 4)).all()
+    assert b"".join(made.packed(model, 1)) == before
 
 
 def bits_after_rounds():

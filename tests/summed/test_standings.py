@@ -271,6 +271,20 @@ async def test_a_node_gives_its_latest_states_and_says_so_when_it_has_one_no_lon
     assert [piece.size for _, piece in said] == [0, 7, 7, 7]
 
 
+async def test_a_large_state_is_given_from_its_owners_memory_until_that_is_written_to(monkeypatch):
+    monkeypatch.setattr("p2pfl.features.sums.standings.MOST_KEPT_BYTES", len(STATE))
+    said, memory = [], bytearray(STATE)
+    mine = StandingsTalk(standings(), lambda _peer, _, message: said.append(message), 10**6)
+    mine.keep([memoryview(memory)[:7], memoryview(memory)[7:50_000], memoryview(memory)[50_000:]], DIGEST)
+    for offset in range(0, len(STATE), PIECE_BYTES):
+        mine.hear(4, StateWanted(digest=DIGEST, offset=offset))
+    assert b"".join(piece.part for piece in said) == STATE
+    assert all(piece.size == len(STATE) for piece in said)
+    mine.release()
+    mine.hear(4, StateWanted(digest=DIGEST, offset=0))
+    assert (said[-1].size, said[-1].part) == (0, b"")
+
+
 # -- the channel ------------------------------------------------------------------------------------------------------
 
 

@@ -120,13 +120,16 @@ LEAST_SHARE, MOST_SHARE = 2.0**-20, 2.0**20
 LEAST_RMS = 2.0**-10
 """The root mean square of a model's numbers is taken for at least this: a model may begin with zeros."""
 FINE = 2.0**16
+MOST_NORM = 1e14
+"""A model of a larger norm is not taken; the engine takes none of ten times that."""
 
 
 class AveragedRounds(AlikeRounds):
     """One node's parts and the common step. `part` is this node's part of the present round's sum, (entries,) words.
 
     `common` has the arrays that all nodes keep alike besides the model: the outer optimizer's, and `share`, by which
-    changes are clipped: the range of a number in root mean squares of the common model's.
+    changes are clipped: the range of a number in root mean squares of the common model's. Vectors of the model's size
+    are what a node's memory goes to, so all is done by tile, and `next_model` writes into the optimizer's.
     """
 
     prefix = AVERAGED
@@ -170,7 +173,7 @@ class AveragedRounds(AlikeRounds):
 
     def range_of(self, model: Vector) -> float:
         """Return the largest number that is not clipped, the same at all nodes from the same model (d,)."""
-        most = float(np.abs(model).max(initial=0.0))
+        most = max((float(np.abs(model[part]).max()) for part in self.packing.tiles()), default=0.0)
         rms = 0.0
         if most > 0.0:
             # In integers, whose sum has no order.
@@ -192,7 +195,8 @@ class AveragedRounds(AlikeRounds):
         if isinstance(method, Variate):
             self._drift = rate * method.reach(steps)
         weight = min(samples, MOST_TIMES * self.mean_rows)
-        is_sound = bool((np.abs(ended) < LARGEST).all())  # of larger ones the rotation would overflow
+        # Of larger ones the rotation would overflow.
+        is_sound = all(bool((np.abs(ended[tile]) < LARGEST).all()) for tile in packing.tiles())
         part = np.zeros(self.entries, np.uint64)
         draws = np.random.default_rng((self._seed, self._node, round_index))
         at, clipped = HEAD, 0
@@ -216,7 +220,7 @@ class AveragedRounds(AlikeRounds):
         part[0], part[1] = weight, sum(clipped > share * self.size for share in CLIPPED)
         self.clipped = clipped / self.size if is_sound else 1.0
         part[at] = check_of(part[:HEAD])
-        self.part = part.astype("<u8")
+        self.part = part.astype("<u8", copy=False)
 
     def _turn(self, tile: int, round_index: int) -> NDArray[np.uint64]:
         """Return the seed of a tile's rotation, which anybody may know."""
@@ -232,7 +236,7 @@ class AveragedRounds(AlikeRounds):
 
     def is_possible(self, total: Words, members: int) -> bool:
         """Return False if no right parts of so many members have this sum (entries,) modulo 2^64."""
-        total = total.astype(np.uint64)
+        total = total.astype(np.uint64, copy=False)
         most = members * MOST_TIMES * self.mean_rows
         head = total.size == self.entries and 0 < int(total[0]) <= most and int(total[1]) <= members * len(CLIPPED)
         return (
@@ -245,28 +249,30 @@ class AveragedRounds(AlikeRounds):
         )
 
     def next_model(self, start: Vector, total: Words, members: int, round_index: int) -> Vector:
-        """Return the model (d,) after the sum (entries,) of the parts of so many members, and replace `common`.
+        """Return the model (d,) after the sum (entries,) of the parts of so many members, and write to `common`.
 
-        With a variate: `part` is this node's among them, or None, and `variate` is replaced, too.
+        With a variate: `part` is this node's among them, or None, and `variate` is written to, too. If that model would
+        be too large, it is infinite, and nothing is written.
         """
-        total, most, common = total.astype(np.uint64), self.range_of(start), dict(self.common)
-        ended = start.copy()
+        total, most = total.astype(np.uint64, copy=False), self.range_of(start)
+        common, ended = dict(self.common), np.empty_like(start)
         for name in VECTORS[self.hides.outer]:
-            common[name] = common[name].copy() if name in common else np.zeros(self.size, np.float32)
-        changes = self._mean_changes(total, members, most, round_index)
-        part = self.part if self._drift else None
-        if part is not None and self.variate is not None and isinstance(self.method, Variate):
-            beta, variate = self.method.beta, self.variate.copy()
+            if name not in common:
+                common[name] = np.zeros(self.size, np.float32)
+        for tile, change in self._mean_changes(total, members, most, round_index):
+            tried = {name: common[name][tile].copy() for name in VECTORS[self.hides.outer]}
+            after = start[tile] + self._step(change, tried, slice(None))
+            if not float(np.abs(after).max()) * math.sqrt(self.size) < MOST_NORM:
+                return np.full_like(start, np.inf)  # before anything is written, as nothing can undo it
+            ended[tile] = change
+        part, method = self.part if self._drift else None, self.method
+        if part is not None and self.variate is not None and isinstance(method, Variate):
             # From the node's part as it was rounded: so the variates of all add up to nothing.
-            own = self._mean_changes(part.view(np.uint64), 1, most, round_index)
-            for (tile, change), (_, mine) in zip(changes, own, strict=True):
-                ended[tile] += self._step(change, common, tile)
-                variate[tile] *= np.float32(1.0 - beta)
-                variate[tile] += (mine - change) * np.float32(beta / self._drift)
-            self.variate = variate
-        else:
-            for tile, change in changes:
-                ended[tile] += self._step(change, common, tile)
+            for tile, mine in self._mean_changes(part.view(np.uint64), 1, most, round_index):
+                self.variate[tile] *= np.float32(1.0 - method.beta)
+                self.variate[tile] += (mine - ended[tile]) * np.float32(method.beta / self._drift)
+        for tile in self.packing.tiles():
+            np.add(start[tile], self._step(ended[tile], common, tile), out=ended[tile])
         clipped = int(total[1]) / members
         factor = next((factor for least, factor in WIDER if clipped > least), 1.0 if clipped else NARROWER)
         common[SHARE] = np.clip(common[SHARE] * np.float32(factor), LEAST_SHARE, MOST_SHARE)
@@ -314,7 +320,7 @@ class AveragedLearner(WrappedLearner):
         local = self.learner.train(start, round_index)
         about = (start.model, local.vector, local.samples, round_index)
         self.averaged.give_change(*about, steps=local.steps, rate=local.learning_rate)
-        return replace(local, vector=start.model.copy())
+        return replace(local, vector=start.model)
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
         return self.learner.local_state() | self.averaged.kept()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from p2pfl.features.sums.arithmetic import MOST_ENTRIES
 from p2pfl.features.sums.messages import Refused, SumDone, quorum
 from p2pfl.features.sums.rounds import AlikeState, RoundsInStep, SummedRounds, bytes_each
 from p2pfl.features.sums.sessions import LIFE_NAME, groups_of
-from p2pfl.features.sums.standings import Place
+from p2pfl.features.sums.standings import Buffer, Place
 from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.interface import Learner, LocalRound, Vector
 from p2pfl.learn.privacy.plan import planned_rounds
@@ -175,10 +175,10 @@ class NoiseState(AlikeState):
         """That of the rows is one too."""
         return rounds + (self._shared.counts_rows and self._shared.rows is not None)
 
-    def packed(self, model: Vector, rounds: int) -> bytes:
+    def packed(self, model: Vector, rounds: int) -> Sequence[Buffer]:
         return self._shared.packed(model, rounds)
 
-    def unpack(self, state: bytes) -> tuple[int, Vector, Callable[[], None]]:
+    def unpack(self, state: Buffer) -> tuple[int, Vector, Callable[[], None]]:
         rounds, model, adopt = self._shared.unpack(state, self._size)
 
         def adopt_all() -> None:
@@ -198,11 +198,10 @@ MOST_ROWS = 2**40
 
 @dataclass(frozen=True, slots=True)
 class PaidPart:
-    """This node's part of the sum of a round from `place`, paid for. `start` and `local` belong to the engine."""
+    """This node's part of the sum of a round from `place`, paid for, and the round without its result."""
 
     place: Place
     words: Words
-    start: Vector
     local: LocalRound
 
 
@@ -286,25 +285,37 @@ class SumRounds(RoundsInStep):
             return
         self._given = None
         self.state.rested()
-        before = self.shared.common, self.shared.variate
-        self.shared.part = given.words if self._node.setup().member.index in done.members else None
-        model = self.shared.next_model(given.start, done.total, len(done.members), self.algorithm.facts.rounds)
-        self.shared.part = None
-        if not await self.state.commit(given.start, replace(given.local, vector=model)):
+        before, total, count, local = (
+            (self.shared.common, self.shared.variate),
+            done.total,
+            len(done.members),
+            given.local,
+        )
+        own = given.words if self._node.setup().member.index in done.members else None
+        del given
+
+        def make(start: Vector) -> LocalRound:
+            self.shared.part = own
+            model = self.shared.next_model(start, total, count, self.algorithm.facts.rounds)
+            self.shared.part = None
+            return replace(local, vector=model)
+
+        if not await self.state.commit(make):
             self.shared.common, self.shared.variate = before
         await self.state.tell()
 
     async def _sum_slices(self, label: str, given: PaidPart) -> SumDone | None:
         """Sum the part; None if a slice of it was refused."""
-        dones: list[SumDone] = []
+        only: dict[str, frozenset[int]] = {}
+        total, done = np.empty_like(given.words), None
         for start in range(0, given.words.size, MOST_ENTRIES):
-            only = {"only": frozenset(dones[0].members)} if dones else {}
             words, terms = given.words[start : start + MOST_ENTRIES], self.terms_from(given.place, start)
             done = await self.sum(label, words, terms, **self._as_data, **only)
             if done is None:
                 return None
-            dones.append(done)
-        return replace(dones[0], total=np.concatenate([done.total for done in dones])) if dones[1:] else dones[0]
+            only["only"] = frozenset(done.members)
+            total[start : start + MOST_ENTRIES] = done.total
+        return None if done is None else replace(done, total=total)
 
     @property
     def _as_data(self) -> dict[str, bytes]:
@@ -321,9 +332,9 @@ class SumRounds(RoundsInStep):
             return None
         if self.shared.clipped > MOSTLY:
             self._node.alarm("change-clipped", None, f"{self.shared.clipped:.0%} of its change were clipped")
-        words = self.shared.part.view(np.uint64).astype("<u8")
+        words = self.shared.part.view(np.uint64).astype("<u8", copy=False)
         self.shared.part = None
-        return PaidPart(place, words, *outcome)
+        return PaidPart(place, words, outcome)
 
 
 class SharedNoiseFeature(Feature):

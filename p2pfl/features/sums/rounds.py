@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
@@ -25,7 +25,7 @@ from p2pfl.features.sums.arithmetic import WORD_BYTES, Words
 from p2pfl.features.sums.messages import Refused, SumDone
 from p2pfl.features.sums.sessions import SHARE_S, KeptSums, next_life, settings_of, sum_talk
 from p2pfl.features.sums.setup import FIRST_S
-from p2pfl.features.sums.standings import CHANNEL, Place, Standings, StandingsTalk, state_digest
+from p2pfl.features.sums.standings import CHANNEL, Buffer, Place, Standings, StandingsTalk, state_digest
 from p2pfl.features.sums.talk import CHANNEL as SUMS
 from p2pfl.learn.interface import LocalRound, Vector
 from p2pfl.net.extensions import HandledChannel, Handler
@@ -212,10 +212,10 @@ class AlikeState(Protocol):
     def sums_after(self, rounds: int) -> int:
         """Return the sums that have ended well after so many rounds."""
 
-    def packed(self, model: Vector, rounds: int) -> bytes:
-        """Return the state after so many rounds, the same bytes at all nodes."""
+    def packed(self, model: Vector, rounds: int) -> Sequence[Buffer]:
+        """Return the state after so many rounds, the same bytes at all nodes, in pieces that may be the state's own."""
 
-    def unpack(self, state: bytes) -> tuple[int, Vector, Callable[[], None]]:
+    def unpack(self, state: Buffer) -> tuple[int, Vector, Callable[[], None]]:
         """Return rounds, model, and what adopts the rest of a packed state. Raises ValueError: of another model."""
 
 
@@ -249,12 +249,17 @@ class CommonState:
 
     async def tell(self) -> None:
         """Tell all where this node stands."""
-        model = await self.look(lambda engine: engine.state.model.copy())
-        state = self.alike.packed(model, self.algorithm.facts.rounds)
-        place = Place(self.alike.sums_after(self.algorithm.facts.rounds), state_digest(state))
+        rounds = self.algorithm.facts.rounds
+
+        def pack(engine: Engine) -> tuple[Sequence[Buffer], bytes]:
+            state = self.alike.packed(engine.state.model, rounds)
+            return state, state_digest(state)
+
+        state, digest = await self.look(pack)
+        place = Place(self.alike.sums_after(rounds), digest)
         now = time.monotonic()
         self.slowest_s, self._told_at = max(self.slowest_s, now - (self._told_at or now)), now
-        self.talk.keep(state, place.digest)
+        self.talk.keep(state, digest)
         self.talk.spread(self.standings.state(place, self._life * SERIALS))
 
     async def take_over(self, place: Place) -> bool:
@@ -288,14 +293,21 @@ class CommonState:
         await answer
         self.algorithm.facts.rounds = self.algorithm.facts.trained = max(0, rounds - 1)
         if rounds > 0:  # before the first round nothing is kept besides the model
-            await self.commit(model.copy(), local)
+            await self.commit(lambda _: local)
 
-    async def commit(self, start: Vector, local: LocalRound) -> bool:
-        """Commit a round; False: its model is too large, and nodes keep the one before."""
+    async def commit(self, make: Callable[[Vector], LocalRound]) -> bool:
+        """Commit a round, made in the engine's thread from the model (d,), which it only reads.
+
+        False: its own model is too large, and nodes keep the one before.
+        """
         facts = self.algorithm.facts
         learner = self._node.setup().learner
-        whole = replace(local, local=learner.local_state())
-        await self.look(lambda engine: engine.outcomes.put((start, whole)))
+
+        def whole(model: Vector) -> LocalRound:
+            return replace(make(model), local=learner.local_state())
+
+        self.talk.release()
+        await self.look(lambda engine: engine.outcomes.put(whole))
         answer = self.algorithm.answer()
         commit = events.CommitRound(
             version=facts.version + 1, trained=True, rho=1.0, elapsed_s=0.0, least_samples=facts.samples, at_once=True
@@ -468,12 +480,12 @@ class RoundsInStep(Attached):
     async def farewell(self, *, hasty: bool) -> None:  # noqa: ARG002 - there is nothing to wait for
         self.talk.close()
 
-    async def train(self) -> tuple[Vector, LocalRound] | None:
-        """Let the learner begin its round; None if that is not possible now. What it returns belongs to the engine."""
+    async def train(self) -> LocalRound | None:
+        """Let the learner begin its round; None if that is not possible now."""
         algorithm = self.algorithm
         algorithm.phase = Phase.TRAINING
         answer = algorithm.answer()
-        self._node.carry_out([events.StartRound(index=algorithm.facts.rounds, accompanied=True)])
+        self._node.carry_out([events.StartRound(index=algorithm.facts.rounds, accompanied=True, in_place=True)])
         event = await answer
         if isinstance(event, events.RoundRefused):
             if event.for_good:
@@ -481,10 +493,10 @@ class RoundsInStep(Attached):
                 self._node.alarm("budget-spent" if event.planned else "no-part", None, event.why)
             return None
         outcome = await self.state.look(lambda engine: engine.outcomes.get_nowait())
-        if not isinstance(event, events.RoundTrained) or outcome is None:
+        if not isinstance(event, events.RoundTrained) or not isinstance(outcome, tuple):
             self._node.alarm("no-part", None, "its training failed, so that it has no part of this round")
             return None
-        return outcome
+        return outcome[1]
 
     def terms_from(self, place: Place, start: int = 0) -> bytes:
         """The terms of a sum that begins from this state, of vectors from `start` on."""

@@ -21,6 +21,7 @@ from p2pfl.engine.changes import Entry, Image, change, entry, image, redo, resto
 from p2pfl.engine.engine import Engine, Forgery, Occasion, as_weighed
 from p2pfl.engine.state import Codecs, NodeState
 from p2pfl.errors import LearningError
+from p2pfl.learn.averaging import AveragedLearner
 from p2pfl.learn.figures import Gauge
 from p2pfl.learn.interface import Learner, RoundStart, Score, Vector
 from p2pfl.methods import Method
@@ -39,7 +40,8 @@ LOG_ENTRIES = 64
 class ExactPlan:
     """The plan of one engine. If not `durable`, the node never crashes, so nothing need be stored for it.
 
-    `show` is set for a liar. `rounds` trains in place of the `learner`, with the same bits.
+    `show` is set for a liar. `rounds` trains in place of the `learner`, with the same bits; `hidden` is that learner, if it
+    gives its rounds to sums.
     """
 
     index: int
@@ -52,6 +54,7 @@ class ExactPlan:
     durable: bool = True
     show: ShowLie | None = None
     rounds: Learners | None = None
+    hidden: AveragedLearner | None = None
     sketch: Callable[[Vector], NDArray[np.float64]] | None = None
     gauge: Gauge | None = None
     evaluate_every: int = 1
@@ -133,6 +136,10 @@ class ExactEngine:
     def state(self) -> NodeState:
         return self._engine.state
 
+    def look(self, use: Callable[[Engine], None]) -> None:
+        """Let the algorithm use the engine."""
+        use(self._engine)
+
     def boot(self, name: int) -> Boot:
         """Start from the disk, or from nothing; `name` is a random name for the process, and for a new lifetime."""
         plan = self.plan
@@ -200,6 +207,8 @@ class ExactEngine:
         try:
             if self.plan.rounds is not None:
                 local = self.plan.rounds.end(self.plan.index)
+                if self.plan.hidden is not None:
+                    local = self.plan.hidden.give(start.model, local, index)
             else:
                 local = self.plan.learner.train(start, index)
         except LearningError:

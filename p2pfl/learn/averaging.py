@@ -259,9 +259,12 @@ class AveragedLearner(WrappedLearner):
         self.averaged = AveragedRounds(hides, size=learner.size, members=members, seed=seed, node=node)
 
     def train(self, start: RoundStart, round_index: int) -> LocalRound:
-        local = self.learner.train(start, round_index)
-        self.averaged.give_change(start.model, local.vector, local.samples, round_index)
-        return replace(local, vector=start.model.copy())
+        return self.give(start.model, self.learner.train(start, round_index), round_index)
+
+    def give(self, start: Vector, local: LocalRound, round_index: int) -> LocalRound:
+        """Make the part of a round from a model (d,), and return the round without its change."""
+        self.averaged.give_change(start, local.vector, local.samples, round_index)
+        return replace(local, vector=start.copy())
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
         return self.learner.local_state() | self.averaged.kept()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -219,7 +218,7 @@ class SumRounds(RoundsInStep):
         """Learn how many rows all nodes have together, and of none how many it has."""
         self.algorithm.phase = Phase.JOINING
         # A number drawn anew beside them: rows are public, so that what is left of a refused sum may be summed again.
-        salt = int.from_bytes(os.urandom(4), "little")
+        salt = int.from_bytes(self._node.draw(4), "little")
         samples = np.array([self.algorithm.facts.samples, salt], "<u8")
         numbers = WholeNumbers(low=0, high=MOST_ROWS, members=self.members, shapes={"rows": (2,)})
         done = await self.sum("rows", samples, numbers.terms("rows of all nodes"), **self._as_data)

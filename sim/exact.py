@@ -40,8 +40,8 @@ LOG_ENTRIES = 64
 class ExactPlan:
     """The plan of one engine. If not `durable`, the node never crashes, so nothing need be stored for it.
 
-    `show` is set for a liar. `rounds` trains in place of the `learner`, with the same bits; `hidden` is that learner, if it
-    gives its rounds to sums.
+    `show` is set for a liar. `rounds` trains in place of the `learner`, with the same bits; `hidden` is that learner
+    where its rounds are parts of sums.
     """
 
     index: int

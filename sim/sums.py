@@ -11,12 +11,12 @@ import shutil
 from asyncio.events import _get_running_loop, _set_running_loop
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import Context
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeVarTuple, cast
 
 import msgspec
 
@@ -38,6 +38,8 @@ from sim.host import Host, HostPlan, HostProcess
 from sim.kernel import Kernel
 from sim.network import Network
 
+Ts = TypeVarTuple("Ts")
+
 
 class _Later(asyncio.TimerHandle):
     def run(self) -> None:
@@ -45,7 +47,7 @@ class _Later(asyncio.TimerHandle):
             self._run()
 
 
-class VirtualLoop(asyncio.AbstractEventLoop):
+class VirtualLoop(asyncio.BaseEventLoop):
     """Runs what tasks and timers ask for as actions of the kernel. A failure of theirs is raised there."""
 
     kernel: Kernel
@@ -53,34 +55,21 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self.kernel.now
 
-    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None) -> _Later:
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> _Later:
         handle = _Later(when, callback, args, self, context)
         self.kernel.at(when, handle.run)
         return handle
 
-    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: Any = None) -> _Later:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
-
-    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Any = None) -> _Later:
+    def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> _Later:
         return self.call_at(self.time(), callback, *args, context=context)
 
     call_soon_threadsafe = call_soon
 
-    def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
-
-    def create_task(self, coro: Any, **named: Any) -> asyncio.Task[Any]:
-        return asyncio.Task(coro, loop=self, **named)
-
-    def get_debug(self) -> bool:
-        return False
-
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if "handle" in context:
             raise context["exception"]
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Nothing to do: it does not run."""
 
 
 class SumProcess(HostProcess):
@@ -229,4 +218,5 @@ class SimulatedSums:
                 if host.process is not None:
                     host.process.end()
             self.loop.kernel.run(0)
+        self.loop.close()
         self._place.cleanup()

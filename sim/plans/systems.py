@@ -240,7 +240,7 @@ def systems(wishes: PlanWishes, graphs: Sequence[PlannedGraph]) -> list[PlannedS
 
 
 def _hidden_systems(base: FederationConfig, own: HideConfig, graphs: Sequence[PlannedGraph]) -> list[PlannedSystem]:
-    usual = {"rule": base.gossip.rule, "compressor": base.gossip.compressor, "method": base.training.method}
+    usual = {"rule": base.gossip.rule, "compressor": base.gossip.compressor, "method": base.method}
     steps, bits = dict.fromkeys([(own.outer, own.outer_rate), *STEPS]), dict.fromkeys([own.bits, *BITS])
     made = []
     for (i, graph), (j, (outer, rate)), (k, each) in product(enumerate(graphs), enumerate(steps), enumerate(bits)):

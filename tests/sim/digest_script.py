@@ -17,8 +17,7 @@ SEEDS = (2, 10)
 
 
 def digests(last: int = 0) -> list[list[str]]:
-    """Of digits in a world with everything in it, without a robust rule and with one, of some random worlds, and of hidden
-    models.
+    """Of digits in a world with everything in it, without a robust rule and with one, random worlds, hidden models.
 
     Of all of them, or of the `last` ones.
     """

@@ -26,6 +26,7 @@ from p2pfl.engine.rounds import NodeSeen
 from p2pfl.learn.figures import gauge_of
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.privacy.plan import planned_rounds
+from p2pfl.methods import Method
 from p2pfl.reporting.status import Sketch
 from sim.attacks import Attack, Sight, parse_attack, press
 from sim.attacks.lies import Slope, slope_for
@@ -492,7 +493,7 @@ class PreparedRun:
     def method_vectors(self) -> Rows2 | None:
         """Return the vectors that the method gives to each node's round (nodes, d); None if it gives none."""
         method = self.script.learners.method
-        if not method.given:
+        if not method.given or self.sums is not None:
             return None
         engines = [host.engine for host in self.world.hosts]
         each = [method.begin(NodeSeen.of(engine.state, method)) for engine in engines]
@@ -517,21 +518,22 @@ class PreparedRun:
     def _engines(self) -> list[ExactEngine]:
         script, federation, liars = self.script, self.script.federation, self.liars
         neighbors = all_neighbors(self.nodes, federation.edges)
-        hidden = self.sums.learners(script.learners.learners) if self.sums else [None] * self.nodes
+        learners, method = script.learners.learners, script.learners.method
+        if self.sums is not None:
+            learners, method = self.sums.learners(learners, method), Method()  # the engine takes what sums have made
         return [
             ExactEngine(
                 ExactPlan(
                     index=index,
                     neighbors=neighbors[index],
-                    learner=hidden[index] or script.learners.learners[index],
-                    hidden=hidden[index],
+                    learner=learners[index],
                     codecs=self.codecs[index],
-                    method=script.learners.method,
+                    method=method,
                     rule=rule_of(federation),
                     dtype=np.float64 if script.is_watched and self.sums is None else np.float32,
                     durable=index in script.faults.crashing or script.is_watched,
                     show=liars.show(index) if liars and index in script.liars else None,
-                    rounds=script.learners,
+                    rounds=None if self.sums else script.learners,
                     sketch=self.sketch.of,
                     gauge=gauge_of(federation.training, script.learners.learners[index]),
                     evaluate_every=_tested_every(federation.training.evaluate_every),

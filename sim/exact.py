@@ -21,7 +21,6 @@ from p2pfl.engine.changes import Entry, Image, change, entry, image, redo, resto
 from p2pfl.engine.engine import Engine, Forgery, Occasion, as_weighed
 from p2pfl.engine.state import Codecs, NodeState
 from p2pfl.errors import LearningError
-from p2pfl.learn.averaging import AveragedLearner
 from p2pfl.learn.figures import Gauge
 from p2pfl.learn.interface import Learner, RoundStart, Score, Vector
 from p2pfl.methods import Method
@@ -40,8 +39,7 @@ LOG_ENTRIES = 64
 class ExactPlan:
     """The plan of one engine. If not `durable`, the node never crashes, so nothing need be stored for it.
 
-    `show` is set for a liar. `rounds` trains in place of the `learner`, with the same bits; `hidden` is that learner
-    where its rounds are parts of sums.
+    `show` is set for a liar. `rounds` trains in place of the `learner`, with the same bits.
     """
 
     index: int
@@ -54,7 +52,6 @@ class ExactPlan:
     durable: bool = True
     show: ShowLie | None = None
     rounds: Learners | None = None
-    hidden: AveragedLearner | None = None
     sketch: Callable[[Vector], NDArray[np.float64]] | None = None
     gauge: Gauge | None = None
     evaluate_every: int = 1
@@ -207,8 +204,6 @@ class ExactEngine:
         try:
             if self.plan.rounds is not None:
                 local = self.plan.rounds.end(self.plan.index)
-                if self.plan.hidden is not None:
-                    local = self.plan.hidden.give(start.model, local, index)
             else:
                 local = self.plan.learner.train(start, index)
         except LearningError:

@@ -7,6 +7,7 @@ on a sum takes no time, so that no neighbor uses up its share of it; and as all 
 from __future__ import annotations
 
 import asyncio
+import copy
 import shutil
 from asyncio.events import _get_running_loop, _set_running_loop
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -31,6 +32,7 @@ from p2pfl.features.sums.rounds import SummedRounds
 from p2pfl.features.sums.sessions import groups_of, settings_of
 from p2pfl.learn.averaging import AveragedLearner
 from p2pfl.learn.interface import Learner
+from p2pfl.methods import Method
 from p2pfl.node.feature import NodeView
 from p2pfl.wire import Side
 from sim.exact import Boot, ExactEngine
@@ -131,7 +133,7 @@ class SumHost(Host):
     def __init__(self, sums: SimulatedSums, plan: HostPlan, engine: ExactEngine, **around: Any) -> None:
         super().__init__(plan, engine, **around)
         self.sums, self.learner = sums, cast("AveragedLearner", engine.plan.learner)
-        self.folder = sums.folder / str(self.index)
+        self.folder, self._averaged = sums.folder / str(self.index), copy.deepcopy(self.learner.averaged)
         self.setup = SimpleNamespace(
             federation=sums.federation,
             node=SimpleNamespace(state_dir=self.folder),
@@ -141,7 +143,7 @@ class SumHost(Host):
         )
 
     def _process(self, boot: Boot) -> SumProcess:
-        self.learner.averaged.rows = self.learner.averaged.part = None
+        self.learner.averaged = copy.deepcopy(self._averaged)
         self.learner.load_local_state(self.engine.state.local)
         facts = Facts(degree=len(self.plan.neighbors), samples=boot.samples, version=boot.version)
         facts.rounds = facts.trained = boot.rounds
@@ -176,8 +178,8 @@ class SimulatedSums:
         least, groups = hides.least_of(len(members)), groups_of(federation)
         self._settings = settings_of(self.federation, 0, colluders=hides.colluders, least=least, groups=groups)
 
-    def learners(self, learners: Sequence[Learner]) -> list[AveragedLearner]:
-        how = {"members": len(learners), "seed": self.federation.seed}
+    def learners(self, learners: Sequence[Learner], method: Method) -> list[AveragedLearner]:
+        how = {"members": len(learners), "seed": self.federation.seed, "method": method}
         return [AveragedLearner(one, self._hides, **how, node=node) for node, one in enumerate(learners)]
 
     def host(self, plan: HostPlan, engine: ExactEngine, *, kernel: Kernel, network: Network, **around: Any) -> SumHost:

@@ -417,6 +417,9 @@ def _refuse_unhidden(federation: FederationConfig, hides: HideConfig, mistakes: 
     if federation.training.keep_optimizer:
         text = "a round that is trained again would give another change, and the difference is this node's alone"
         mistakes.add(text, "training.keep_optimizer", value=True, allowed="false; or no privacy.hide")
+    if federation.method.startswith("variate") and federation.training.local_epochs is not None:
+        text = "variate compares the mean gradients of rounds, which must have equally many steps"
+        mistakes.add(text, "training.local_epochs", federation.training.local_epochs, "local_steps; or normalized")
     members = len(federation.present)
     if 3 <= members < hides.colluders + 2:
         text = f"too many: of the {members} members of a sum two must be honest"
@@ -441,8 +444,8 @@ def _refuse_out_of_step(federation: FederationConfig, colluders: int, instead: s
         if spec is not None:
             text = f"cannot be combined with {kind}: all nodes go in step, by the number of rounds"
             mistakes.add(text, key, spec, f"training.rounds; or {instead}")
-    methods = "plain" if federation.hides is None else "plain or prox"
-    is_allowed = federation.method.partition(":")[0] in methods.split(" or ")
+    able = ("plain",) if federation.hides is None else ("normalized", "plain", "prox", "variate")
+    methods, is_allowed = " or ".join(able), federation.method.partition(":")[0] in able
     for key, value, usual in (
         ("gossip.rule", federation.gossip.rule, "mean"),
         ("training.method", methods if is_allowed else federation.method, methods),

@@ -12,6 +12,7 @@ from p2pfl.errors import UserError
 from p2pfl.features.shared_noise import rounds as noise_rounds
 from p2pfl.features.shared_noise.rounds import SumRounds
 from p2pfl.features.sums import CommonState, Refused, SumTalk
+from p2pfl.learn import AveragedRounds
 from tests.rounds_kit import broken_off, crash_at
 from tests.shared_noise.conftest import ROUNDS, STEPS
 
@@ -59,7 +60,17 @@ async def test_all_have_the_model_of_pooled_steps_and_no_message_of_gossip_leave
 
 
 async def test_who_dies_takes_its_group_out_and_is_back_with_the_others(hidden_ward, start, seen, monkeypatch):
-    field = hidden_ward(7)
+    """A node's variate moves with the sums that its part is in, and with no others."""
+    move, moved = AveragedRounds.next_model, []
+
+    def next_model(rounds, start, total, members, round_index):
+        before = rounds.variate
+        model = move(rounds, start, total, members, round_index)
+        moved.append((rounds._node, round_index + 1, rounds.variate is not before))
+        return model
+
+    monkeypatch.setattr(AveragedRounds, "next_model", next_model)
+    field = hidden_ward(7, training={"method": "variate"})
     crashed = crash_at(monkeypatch, SumRounds, "_make_part", 1, lambda one: one.algorithm.facts.rounds == 2, after=True)
     nodes = start(field)
     await broken_off(nodes[1], crashed)
@@ -72,19 +83,26 @@ async def test_who_dies_takes_its_group_out_and_is_back_with_the_others(hidden_w
     assert all(any(group <= members or not group & members for group in groups) for members in sets)
     assert all(members == set().union(*(group for group in groups if group <= members)) for members in sets)
     assert {3, 4, 5, 6} in sets
+    taken = {(node, label): done.members for node, sums in seen.sums.items() for label, _, done in sums}
+    assert all(is_moved == (node in taken[node, f"round {number}"]) for node, number, is_moved in moved)
+    assert {is_moved for *_, is_moved in moved} == {True, False}
 
 
 async def test_a_node_that_crashes_with_a_sum_in_hand_is_back_with_the_others(hidden_ward, start, seen, monkeypatch):
-    field = hidden_ward()
+    field = hidden_ward(training={"method": "variate"})
     crashed = crash_at(monkeypatch, CommonState, "commit", 1, lambda one: one.algorithm.facts.rounds == 2, after=False)
     nodes = start(field)
     await broken_off(nodes[1], crashed)
+    kept = seen.rounds[1].shared.variate
     (nodes[1],) = start(field, 1)
     await finished(nodes)
     alike(field)
+    assert [rounds.shared.variate is None for rounds in seen.rounds.values()] == [False] * 4
+    assert kept.any()
 
 
-async def test_a_part_of_a_refused_sum_is_never_rounded_anew(hidden_ward, start, seen, monkeypatch):
+@pytest.mark.parametrize("method", ["plain", "variate"])
+async def test_a_part_of_a_refused_sum_is_never_rounded_anew(hidden_ward, start, seen, monkeypatch, method):
     total, given = SumTalk.sum, []
 
     async def refuse_once(talk, label, values, terms, **asked):
@@ -96,10 +114,13 @@ async def test_a_part_of_a_refused_sum_is_never_rounded_anew(hidden_ward, start,
         return await total(talk, label, values, terms, **asked)
 
     monkeypatch.setattr(SumTalk, "sum", refuse_once)
-    field = hidden_ward()
+    field = hidden_ward(training={"method": method})
     await finished(start(field))
     alike(field)
     assert given[0] == given[1]
+    if method == "variate":  # that round moved each node's once: all have as many rows
+        assert np.abs(sum(rounds.shared.variate for rounds in seen.rounds.values())).max() < 1e-5
+        assert all(np.abs(rounds.shared.variate).max() > 1e-3 for rounds in seen.rounds.values())
 
 
 async def test_a_garbled_part_is_noticed_by_its_check_and_the_round_is_made_again(

@@ -22,7 +22,7 @@ from p2pfl.core.core import Algorithm
 from p2pfl.core.settings import Phase
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
-from p2pfl.features.sums.arithmetic import MOST_ENTRIES, WholeNumbers
+from p2pfl.features.sums.arithmetic import MOST_ENTRIES
 from p2pfl.features.sums.messages import Refused, SumDone, quorum
 from p2pfl.features.sums.rounds import AlikeState, RoundsInStep, SummedRounds, bytes_each
 from p2pfl.features.sums.sessions import groups_of
@@ -220,8 +220,10 @@ class SumRounds(RoundsInStep):
         # A number drawn anew beside them: rows are public, so that what is left of a refused sum may be summed again.
         salt = int.from_bytes(self._node.draw(4), "little")
         samples = np.array([self.algorithm.facts.samples, salt], "<u8")
-        numbers = WholeNumbers(low=0, high=MOST_ROWS, members=self.members, shapes={"rows": (2,)})
-        done = await self.sum("rows", samples, numbers.terms("rows of all nodes"), **self._as_data)
+        # The terms of all versions: these numbers are not packed.
+        about = ("rows of all nodes", [("rows", (2,))], ("0.0", repr(float(MOST_ROWS)), "1.0", repr(self.members)))
+        terms = hashlib.blake2b(repr(about).encode(), digest_size=32, person=b"p2pfl-sums-terms").digest()
+        done = await self.sum("rows", samples, terms, **self._as_data)
         if done is None:
             await self.state.rest()
             return
@@ -256,10 +258,12 @@ class SumRounds(RoundsInStep):
             return
         self._given = None
         self.state.rested()
-        before = self.shared.common
+        before = self.shared.common, self.shared.variate
+        self.shared.part = given.words if self._node.setup().member.index in done.members else None
         model = self.shared.next_model(given.start, done.total, len(done.members), self.algorithm.facts.rounds)
+        self.shared.part = None
         if not await self.state.commit(given.start, replace(given.local, vector=model)):
-            self.shared.common = before
+            self.shared.common, self.shared.variate = before
         await self.state.tell()
 
     async def _sum_slices(self, label: str, given: PaidPart) -> SumDone | None:

@@ -254,7 +254,8 @@ class Sums:
         while self._is_setup_due or self._due:
             if self._is_setup_due:
                 self._is_setup_due = False
-                for statement in self._key_setup.act(now, self.setup, is_used_up=self._is_used_up):
+                used_up, begun = self._is_used_up, self._next > 0
+                for statement in self._key_setup.act(now, self.setup, is_used_up=used_up, is_begun=begun):
                     self._state(statement, now, effects)
                     self._is_setup_due = True
             self._adopt(now, effects)

@@ -368,12 +368,18 @@ class KeySetup:
         """A set-up with a certified roster, until somebody takes it."""
         self._hold, self._completed_at, self._size = HOLD, 0.0, 0
 
-    def act(self, now: float, current: SumSetup | None, *, is_used_up: bool) -> Iterator[Statement]:
-        """Yield what to do now, one thing after the other. `is_used_up`: there is no set-up, or it has no sum left."""
+    def act(self, now: float, current: SumSetup | None, *, is_used_up: bool, is_begun: bool) -> Iterator[Statement]:
+        """Yield what to do now, one thing after the other. `is_used_up`: there is no set-up, or it has no sum left.
+
+        The next keys wait until a sum of the present set-up has ended here (`is_begun`), or others have drawn theirs:
+        they are large, and until then there is no tree along which they go to each member once.
+        """
         if self.attempt is not None:
             yield from self._prepare(self.attempt, now)
         elif self._secrets is None:
-            yield self._draw_keys(now)
+            is_due = self.complete is None and (is_used_up or is_begun or self._leaves_out(current))
+            if is_due or self._records.fresh:
+                yield self._draw_keys(now)
         elif self.complete is None:
             yield from self._join(now)
         is_time = now > self._completed_at + self._hold * self._patience.wait_s

@@ -28,12 +28,13 @@ from p2pfl.core.core import Algorithm
 from p2pfl.core.settings import Phase
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
-from p2pfl.features.sums.arithmetic import SpoiledSum, numbers_of
+from p2pfl.features.sums.arithmetic import SpoiledSum, WholeNumbers
 from p2pfl.features.sums.messages import quorum
 from p2pfl.features.sums.rounds import ALL_DONE, AlikeState, RoundsInStep, SummedRounds, bytes_each
 from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.interface import Learner, LocalRound, Vector
 from p2pfl.learn.trees.growth import TreeGrowth, TreeLearner, TreePart, WrongSum
+from p2pfl.learn.trees.state import MOST_KEPT_BYTES
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
 from p2pfl.storage.disk import replace_file
@@ -145,7 +146,7 @@ class GrownState(AlikeState):
         """True once the file is there."""
         settings, columns = learner.settings, len(learner.preprocessing["inputs"]) + 1
         trees = settings.rounds * settings.outputs * (2 << settings.max_depth)
-        self.most_bytes = min(trees * NODE_BYTES + columns * COLUMN_BYTES + REST_BYTES, 1 << 31)
+        self.most_bytes = min(trees * NODE_BYTES + columns * COLUMN_BYTES + REST_BYTES, 1 << 31) + 2 * MOST_KEPT_BYTES
 
     def read(self) -> None:
         """Go on where this node was. Raises UserError: it has other rows now; StorageError: the file is damaged, or
@@ -300,10 +301,10 @@ class TreeRounds(RoundsInStep):
             await self.state.rest()
             return
         self.algorithm.phase = Phase.WAITING if self.state.has_rested_long else Phase.TRAINING
-        part = await asyncio.to_thread(growth.next_part)
+        part, most = await asyncio.to_thread(lambda: (growth.next_part(), growth.most(len(members))))
         if not self.grown.is_kept:
             self.grown.write()  # from now on this node's rows may not change
-        numbers = numbers_of(part.arrays, -part.bound, part.bound, len(members))
+        numbers = WholeNumbers(members=len(members), most=most)
         done = await self.sum(part.label, numbers.encode(part.arrays), self._terms(part), data=part.data, only=members)
         if done is None:
             await self.state.rest()
@@ -312,6 +313,9 @@ class TreeRounds(RoundsInStep):
             await asyncio.to_thread(growth.take, numbers.decode(done.total, len(members)), len(members))
         except (WrongSum, SpoiledSum) as error:
             notice.warning("%s", error)
+            growth.ask_in_full()
+            self.grown.write()
+            await self.state.tell()
             await self.refuse_spoiled(part.label)
             return
         except UserError as error:

@@ -37,7 +37,7 @@ MOST_NOISE_STEPS = HALF * sum(FACTOR**level for level in range(LEVELS))
 """No noise of one node has more steps."""
 DIGITS = 9
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
-FIRST, SECOND, POWERS = "first", "second", "powers"
+FIRST, SECOND, POWERS, VARIATE = "first", "second", "powers", "variate"
 
 Words = NDArray[np.uint64]
 
@@ -66,6 +66,8 @@ class AlikeRounds:
 
     sizes: dict[str, int]
     """The size of each array of `common`, by name."""
+    variate: NDArray[np.float32] | None = None
+    """This node's own control variate (d,), which nobody else sees, where the method has one; replaced, too."""
 
     def take_rows(self, rows: int, members: int) -> None:  # noqa: ARG002 - hidden models need them
         """Note the sum of the rows of so many members."""
@@ -74,12 +76,15 @@ class AlikeRounds:
     def kept(self) -> dict[str, NDArray[np.generic]]:
         """Return what must survive a restart, by name."""
         rows = {} if self.rows is None else {"rows": np.array([self.rows], np.float64)}
-        return {self.prefix + name: array for name, array in (self.common | rows).items()}
+        own = {} if self.variate is None else {VARIATE: self.variate}
+        return {self.prefix + name: array for name, array in (self.common | rows | own).items()}
 
     def load_kept(self, state: dict[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
         """Restore what `kept` returned; return the rest of the state."""
         mine = {name.removeprefix(self.prefix): array for name, array in state.items() if name.startswith(self.prefix)}
-        self.common = {name: array.astype(self.dtype) for name, array in mine.items() if name != "rows"}
+        self.common = {name: array.astype(self.dtype) for name, array in mine.items() if name in self.sizes}
+        if self.variate is not None and VARIATE in mine:
+            self.variate = mine[VARIATE].astype(np.float32)
         if "rows" in mine:
             self.rows = round(float(mine["rows"].sum()))
         return {name: array for name, array in state.items() if not name.startswith(self.prefix)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -31,7 +33,7 @@ def hidden(nodes=6, rounds=3, privacy=HIDE, **options):
 def by_hand(federation):
     """The model that real learners get to, and the 64-bit words of one part."""
     learners, count, method = load_learners(federation), len(federation.members), method_of(federation)
-    how = {"members": count, "seed": federation.seed}
+    how = {"members": count, "seed": federation.seed, "method": method}
     nodes = [AveragedLearner(one, federation.hides, node=node, **how) for node, one in enumerate(learners)]
     model = learners[0].initial()
     for node in nodes:
@@ -39,7 +41,7 @@ def by_hand(federation):
     for number in range(federation.training.rounds):
         total = np.zeros(nodes[0].averaged.entries, np.uint64)
         for node in nodes:
-            node.train(RoundStart(model, method=method), number)
+            node.train(RoundStart(model), number)
             total += node.averaged.part
         assert nodes[0].averaged.is_possible(total, count)
         (model, *others) = [node.averaged.next_model(model, total, count, number) for node in nodes]
@@ -53,10 +55,16 @@ def by_hand(federation):
         ("hide=models,outer=mean,bits=24", "plain", 1e-4),
         ("hide=models,outer=momentum,outer_rate=0.5", "prox:mu=0.1", 5e-3),
         ("hide=models", "plain", 2e-2),
+        ("hide=models,outer=mean,bits=24", "variate:beta=0.5", 1e-4),
+        ("hide=models,outer=mean,bits=24", "normalized", 1e-4),
     ],
 )
 def test_a_run_is_the_rounds_of_real_learners(spec, method, atol):
     federation, models = hidden(privacy=spec, method=method), []
+    if method == "normalized":
+        training = replace(federation.training, local_steps=None, local_epochs=1)
+        task = replace(federation.task, options={"partition": "dirichlet:0.5"})
+        federation = replace(federation, training=training, task=task)
     report = simulate(federation, arrays=True, on_models=models.append)
     model, entries = by_hand(federation)
     assert (models[0] == models[0][0]).all()

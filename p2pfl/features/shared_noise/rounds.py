@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -245,7 +244,7 @@ class SumRounds(RoundsInStep):
         """Learn how many rows all nodes have together, and of none how many it has."""
         self.algorithm.phase = Phase.JOINING
         # A number drawn anew beside them: rows are public, so that what is left of a refused sum may be summed again.
-        salt = int.from_bytes(os.urandom(4), "little")
+        salt = int.from_bytes(self._node.draw(4), "little")
         samples = np.array([self.algorithm.facts.samples, salt], "<u8")
         # The terms of all versions: these numbers are not packed.
         about = ("rows of all nodes", [("rows", (2,))], ("0.0", repr(float(MOST_ROWS)), "1.0", repr(self.members)))

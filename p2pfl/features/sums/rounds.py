@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import time
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
@@ -257,7 +256,7 @@ class CommonState:
 
         state, digest = await self.look(pack)
         place = Place(self.alike.sums_after(rounds), digest)
-        now = time.monotonic()
+        now = self._node.clock()
         self.slowest_s, self._told_at = max(self.slowest_s, now - (self._told_at or now)), now
         self.talk.keep(state, digest)
         self.talk.spread(self.standings.state(place, self._life * SERIALS))
@@ -268,7 +267,7 @@ class CommonState:
         state = await self.talk.fetch(place)
         if state is None:
             if self.talk.peers:
-                self.standings.asked_in_vain(place, time.monotonic())
+                self.standings.asked_in_vain(place, self._node.clock())
             await asyncio.sleep(PAUSE_S)
             return False
         try:
@@ -321,7 +320,7 @@ class CommonState:
 
     def next_place(self) -> Place | None:
         """Return the state of the others that this node should have in place of its own, None if there is none."""
-        return self.standings.next_place(time.monotonic())
+        return self.standings.next_place(self._node.clock())
 
     async def look(self, use: Callable[[Engine], T]) -> T:
         """Use the engine between two operations, and return what came of it."""
@@ -354,9 +353,9 @@ class CommonState:
 
     async def until(self, holds: Callable[[], bool], for_whom: Callable[[], str], limit_s: float | None = None) -> bool:
         """Wait for news until something holds; tell now and then for whom. False: it did not within `limit_s`."""
-        began = told_at = time.monotonic()
+        began = told_at = self._node.clock()
         while not holds():
-            now = time.monotonic()
+            now = self._node.clock()
             left = TELL_S if limit_s is None else began + limit_s - now
             if left <= 0:
                 return False
@@ -416,7 +415,8 @@ class RoundsInStep(Attached):
             setup.federation, setup.member.index, life=next_life(folder), colluders=colluders, **numbers
         )
         kept, wait_s = KeptSums(folder, settings.members), FIRST_S + SHARE_S * self.members
-        self.talk = sum_talk(settings, setup.identity, kept, node.say, first_wait_s=wait_s, alarm=node.alarm)
+        how: dict[str, Any] = {"alarm": node.alarm, "draw": node.draw, "meter": node.meter}
+        self.talk = sum_talk(settings, setup.identity, kept, node.say, first_wait_s=wait_s, **how)
         self._id = federation_id(setup.federation)
         standings = Standings(setup.federation, self._id, setup.identity, setup.member.index, colluders + 1)
         self.state = CommonState(node, algorithm, alike, standings, life=settings.life)
@@ -506,11 +506,11 @@ class RoundsInStep(Attached):
     async def sum(self, label: str, words: Words, terms: bytes, **asked: Any) -> SumDone | None:
         """Sum with the others; None if that was refused. `asked` as of `SumTalk.sum`."""
         self.state.whom, self.talk.was_signed = f"the sum of {label}", False
-        began = time.monotonic()
+        began = self._node.clock()
         ended = await self.talk.sum(label, words, terms, **asked)
         self.state.whom = ""
         if isinstance(ended, Refused):
-            self.state.tried_s = time.monotonic() - began
+            self.state.tried_s = self._node.clock() - began
             self._refused += 1
             self.algorithm.phase = Phase.WAITING
             self.was_refused(ended)

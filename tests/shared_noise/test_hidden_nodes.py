@@ -73,8 +73,9 @@ async def test_who_dies_takes_its_group_out_and_is_back_with_the_others(hidden_w
         return model
 
     monkeypatch.setattr(AveragedRounds, "next_model", next_model)
+    monkeypatch.setattr("p2pfl.features.sums.rounds.FIRST_S", 4.0)  # node 1 is in the first sums on a busy machine, too
     field = hidden_ward(7, training={"method": "variate"})
-    crashed = crash_at(monkeypatch, SumRounds, "_make_part", 1, lambda one: one.algorithm.facts.rounds == 2, after=True)
+    crashed = crash_at(monkeypatch, SumRounds, "_make_part", 1, lambda one: one.algorithm.facts.rounds >= 2, after=True)
     nodes = start(field)
     await broken_off(nodes[1], crashed)
     await nodes[6].until(lambda: nodes[6].rounds >= 3, 100)

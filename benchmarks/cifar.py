@@ -18,6 +18,7 @@ import itertools
 import json
 import os
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -63,26 +64,30 @@ def gn_lenet() -> nn.Sequential:
     return nn.Sequential(*parts, nn.Flatten(), nn.Linear(64 * 4 * 4, 10))
 
 
-def cifar(*, path: str, partition: str) -> Task:
+def cifar(*, path: str, partition: str, tested: int | None = None) -> Task:
+    """Build the task, with the first `tested` images of the test set."""
+
     def data(node: NodeContext) -> tuple[Pair, Pair]:
-        (images, labels), test = images_of(Path(path) / "train.npz"), images_of(Path(path) / "test.npz")
-        rows = torch.from_numpy(node.own_rows(labels.numpy(), partition))
-        return (images[rows], labels[rows]), test
+        train, rows = Path(path) / "train.npz", range(tested) if tested else None
+        own = node.own_rows(np.load(train)["labels"], partition)
+        return images_of(train, tuple(own)), images_of(Path(path) / "test.npz", rows)
 
     return Task(name="cifar", model=gn_lenet, data=data)
 
 
 @cache
-def images_of(file: Path) -> tuple[Tensor, Tensor]:
-    """Return images (n, 3, 32, 32) float32 in [-1, 1] and labels (n,) int64."""
+def images_of(file: Path, rows: Sequence[int] | None) -> tuple[Tensor, Tensor]:
+    """Return images (n, 3, 32, 32) float32 in [-1, 1] and labels (n,) int64, of these rows, or of all."""
     from PIL import Image  # noqa: PLC0415 - it comes with matplotlib
 
     jpeg, ends, labels = (np.load(file)[name] for name in ("jpeg", "ends", "labels"))
-    images = np.empty((len(ends), 32, 32, 3), np.uint8)
-    for number, raw in enumerate(np.split(jpeg, ends[:-1])):
-        images[number] = Image.open(io.BytesIO(raw.tobytes())).convert("RGB")
+    kept, begins = np.arange(len(ends)) if rows is None else np.array(rows), np.append(0, ends)
+    images = np.empty((len(kept), 32, 32, 3), np.uint8)
+    for number, row in enumerate(kept):
+        raw = jpeg[begins[row] : ends[row]].tobytes()
+        images[number] = Image.open(io.BytesIO(raw)).convert("RGB")
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
-    return pixels.float().div_(127.5).sub_(1.0), torch.from_numpy(labels.astype(np.int64))
+    return pixels.float().div_(127.5).sub_(1.0), torch.from_numpy(labels[kept].astype(np.int64))
 
 
 def go_on(asked: argparse.Namespace, split: str, goal: int, seed: int, system: str) -> str:

@@ -1,19 +1,15 @@
 """Hidden models beside gossip, with real processes: accuracy by rounds and bytes, and what a round costs by size.
 
 With --task each setting is launched once: hidden models, FedAvg by the same sums (`outer = "mean"`), and gossip. Prints
-accuracy, and megabytes that a node has sent, on average and at most. The images of MNIST: --mnist FOLDER.
+accuracy, and megabytes that a node has sent, on average and at most. Images: --mnist and --cifar FOLDER; a task is
+skipped where they are missing. CIFAR-10 is GN-LeNet at a rate of .05, tested on 2,000 images (cifar.py).
 
 With --parameters a perceptron of about so many parameters takes a few steps a round. Prints, for each number of nodes,
 bytes a node sends in a round beside the packed numbers that it must send (once up and once down), CPU-seconds of a node
 and round beside training, seconds of a round, and the peak of memory beyond what it uses with everything imported, in
 models of float32. A set-up, which serves 64 sums, is in the bytes: --rounds 64 shares it out.
 
-With --differences real learners take ten rounds of the digits, two shards each, and an attacker who knows all common
-models takes the difference of two sums: of one round with and without a member, or a group of three; and of two rounds,
-of which it misses the second. Prints the area under the ROC curve with which the change of the last layer's biases
-names the labels that a member has.
-
-Usage: python benchmarks/hidden.py [--task digits,mnist] [--parameters 2k,1M,25M] [--nodes 3,8,16] [--rounds 40]
+Usage: python benchmarks/hidden.py [--task digits,mnist,cifar10] [--parameters 2k,1M,25M] [--nodes 3,8,16] [--rounds 40]
 """
 
 from __future__ import annotations
@@ -34,6 +30,7 @@ from typing import Any
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 SUFFIXES = {"k": 1_000, "M": 1_000_000}
+CIFAR = Path(__file__).absolute().parent / "cifar.py"
 SPLITS = ("shards:2", "dirichlet:0.1")
 TASK = """
 import torch
@@ -57,23 +54,23 @@ def main() -> None:
     parser.add_argument("--parameters", type=lambda text: text.split(","), default=[])
     parser.add_argument("--nodes", type=lambda text: [int(each) for each in text.split(",")], default=[8, 16])
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--differences", action="store_true")
     parser.add_argument("--mnist", default="mnist", help="the folder of its four files")
+    parser.add_argument("--cifar", default="cifar10", help="the folder of train.npz and test.npz")
     options = parser.parse_args()
     for name in options.task:
         for nodes in options.nodes:
             for split in SPLITS:
                 learn(name, nodes, split, options)
-    for nodes in options.nodes if options.differences else ():
-        differences(nodes)
     for text in options.parameters:
         for nodes in options.nodes:
             cost(text, nodes, options.rounds)
 
 
 def learn(name: str, nodes: int, split: str, options: argparse.Namespace) -> None:
-    task = {"digits": f'name = "digits"\npartition = "{split}"'}
-    task["mnist"] = f'name = "mnist-idx"\npath = "{Path(options.mnist).absolute()}"\npartition = "{split}"'
+    task, training = setting(name, split, options)
+    if "path" in task and not Path(task["path"]).exists():
+        print(f"{name} {nodes:2} {split:13} skipped: there is no {task['path']}", flush=True)
+        return
     each: dict[str, float] = {}
     for label, keys in (
         ("hidden", 'hide = "models"'),
@@ -84,7 +81,7 @@ def learn(name: str, nodes: int, split: str, options: argparse.Namespace) -> Non
         times = each["hidden"] / each["gossip"] if "bytes" in label else 1.0
         rounds = max(1, round(options.rounds * times))
         with tempfile.TemporaryDirectory() as place:
-            ward = make(place, nodes, task[name], {"rounds": rounds, "learning_rate": 0.1}, keys)
+            ward = make(place, nodes, task, training | {"rounds": rounds}, keys)
             p2pfl("launch", str(ward))
             report = json.loads((ward / "report.json").read_text())
         sent = [node["bytes_sent"] / 1e6 for node in report["nodes"]]
@@ -97,66 +94,25 @@ def learn(name: str, nodes: int, split: str, options: argparse.Namespace) -> Non
         )
 
 
-def differences(nodes: int, rounds: int = 10) -> None:
-    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - only this mode needs these
-
-    from p2pfl.config.model import TaskConfig, TrainingConfig  # noqa: PLC0415
-    from p2pfl.config.sections import HideConfig  # noqa: PLC0415
-    from p2pfl.learn.averaging import AveragedLearner  # noqa: PLC0415
-    from p2pfl.learn.interface import RoundStart  # noqa: PLC0415
-    from p2pfl.learn.load import make_learner  # noqa: PLC0415
-
-    here, hides = Path.cwd(), HideConfig()
-    task, training = TaskConfig(name="digits", options={"partition": "shards:2"}), TrainingConfig(learning_rate=0.1)
-    where = {"base_dir": here, "local": {}, "local_dir": here, "seed": 0, "node_count": nodes}
-    bare = [make_learner(task, training, node_index=i, node_name=str(i), **where) for i in range(nodes)]
-    learners = [AveragedLearner(each, hides, members=nodes, seed=0, node=i) for i, each in enumerate(bare)]
-    has = [{int(label) for label in each.data_sets.train.targets} for each in bare]
-    for each in learners:
-        each.averaged.rows = sum(every.samples for every in learners)
-    model, common, sums = bare[0].initial(), learners[0].averaged.common, []
-
-    def summed(parts: dict[int, Any], out: frozenset[int]) -> Any:
-        """Return the sum of all changes times rows but for those of these members, as anybody computes it."""
-        left = [member for member in parts if member not in out]
-        total, averaged = sum(parts[member] for member in left), learners[0].averaged
-        averaged.common = common
-        averaged.hides = HideConfig(outer="mean", outer_rate=1.0)
-        mean = averaged.next_model(model, total, len(left), index) - model
-        averaged.hides = hides
-        return mean * int(total[0])
-
-    groups = {size: [frozenset(range(at, at + size)) for at in range(0, nodes - size + 1, size)] for size in (1, 3)}
-    for index in range(rounds):
-        for each in learners:
-            each.averaged.common = common
-            each.train(RoundStart(model), index)
-        parts = {member: each.averaged.part for member, each in enumerate(learners)}
-        sums.append({out: summed(parts, out) for out in [frozenset(), *groups[1], *groups[3]]})
-        learners[0].averaged.common = common
-        model = learners[0].averaged.next_model(model, sum(parts.values()), nodes, index)
-        common = learners[0].averaged.common
-    for size, name in ((1, "a member"), (3, "a group of three")):
-        for label, later in (("one round", 0), ("two rounds", 1)):
-            scores, labels = [], []
-            for index in range(rounds - later):
-                for out in groups[size]:
-                    biases = (sums[index][frozenset()] - sums[index + later][out])[-10:]
-                    for member in out:
-                        scores += list(biases)
-                        labels += [digit in has[member] for digit in range(10)]
-            print(
-                f"{nodes} nodes, {label} with and without {name}: AUC {roc_auc_score(labels, scores):.2f}", flush=True
-            )
+def setting(name: str, split: str, options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the keys of [task] and of [training]."""
+    task, training = {"name": name, "partition": split}, {"learning_rate": 0.1}
+    if name == "mnist":
+        task |= {"name": "mnist-idx", "path": str(Path(options.mnist).absolute())}
+    if name == "cifar10":
+        task |= {"name": f"{CIFAR}:cifar", "path": str(Path(options.cifar).absolute()), "tested": 2000}
+        training = {"learning_rate": 0.05, "evaluate_every": 0}
+    return task, training
 
 
-def make(place: str, nodes: int, task: str, training: dict[str, Any], privacy: str) -> Path:
+def make(place: str, nodes: int, task: dict[str, Any], training: dict[str, Any], privacy: str) -> Path:
     """Make a federation on a random 4-regular graph, or the complete one of up to five nodes."""
     ward, degree = Path(place) / "ward", min(nodes - 1, 4)
     graph = "complete" if nodes <= 5 else f"random-regular:degree={degree}"
     p2pfl("new", str(ward), "--nodes", str(nodes), "--topology", graph, "--base-port", str(free_base_port()))
     file = ward / "federation.toml"
-    text = re.sub(r'(?m)^name = "task.py:task".*$', task, file.read_text())
+    lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in task.items())
+    text = re.sub(r'(?m)^name = "task.py:task".*$', lines, file.read_text())
     for key, value in training.items():
         text, found = re.subn(rf"(?m)^(# )?{key} = .*$", f"{key} = {value}", text)
         if found != 1:
@@ -169,7 +125,7 @@ def cost(text: str, nodes: int, rounds: int) -> None:
     size = int(text.rstrip("kM")) * SUFFIXES.get(text[-1], 1)
     with tempfile.TemporaryDirectory() as place:
         training = {"rounds": rounds, "local_steps": 1, "evaluate_every": 0}
-        ward = make(place, nodes, 'name = "task.py:task"', training, 'hide = "models"')
+        ward = make(place, nodes, {"name": "task.py:task"}, training, 'hide = "models"')
         (ward / "task.py").write_text(TASK.format(hidden=max(1, round((size - 10) / 795))))
         found = together([[str(ward), f"node{index}"] for index in range(nodes)])
     from p2pfl.learn.averaging import Packing  # noqa: PLC0415 - only this mode needs it

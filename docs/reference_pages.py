@@ -664,6 +664,7 @@ NEWS: Mapping[str, str] = {
     "started": "The node has started.",
     "state-fetched": "The node was behind in rounds that are sums, and goes on from the others' state.",
     "sum-done": "A secure sum came about.",
+    "all-in": "All members are in a sum.",
     "storage-restored": "The state can be written to disk again.",
     "waits-for": "The node has done all its rounds, and waits for members that are slower or away.",
     "trained-enough": "The node has stopped training, because the condition `stop` was met.",

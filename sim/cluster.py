@@ -7,9 +7,10 @@ A crash cuts a node's sessions and loses what its engine had not flushed; the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +18,15 @@ from numpy.typing import NDArray
 from p2pfl.aggregate import liars_of
 from p2pfl.config.graph import all_hops, all_shares, rule_of, settings_of
 from p2pfl.config.model import Edges, EvaluateEvery, FederationConfig
+from p2pfl.core.core import Core
 from p2pfl.core.events import Event
-from p2pfl.core.settings import Phase, Settings, Turns
+from p2pfl.core.settings import Settings, Turns
 from p2pfl.engine.engine import codecs_of, fragments_of
 from p2pfl.engine.rounds import NodeSeen
 from p2pfl.learn.figures import gauge_of
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.privacy.plan import planned_rounds
+from p2pfl.methods import Method
 from p2pfl.reporting.status import Sketch
 from sim.attacks import Attack, Sight, parse_attack, press
 from sim.attacks.lies import Slope, slope_for
@@ -47,6 +50,9 @@ from sim.worlds.timeline import (
     plan_faults,
     steps_of,
 )
+
+if TYPE_CHECKING:
+    from sim.sums import SimulatedSums
 
 PRESSES_NS = 1_000_000
 """The time between two attempts by a flooding liar to begin an exchange."""
@@ -84,7 +90,7 @@ class Liars:
     def _press(self, world: Cluster, index: int) -> None:
         """Press for exchanges repeatedly, until the liar's rounds are done."""
         host = world.hosts[index]
-        if host.process is not None and host.alive:
+        if host.process is not None and host.alive and isinstance(host.core, Core):
             host.process.act(press(host.core, world.kernel.now))
         if not host.finished and index not in world.gone:
             world.kernel.at_ns(world.kernel.now_ns + PRESSES_NS, partial(self._press, world, index))
@@ -196,7 +202,7 @@ class Surroundings:
 class Cluster:
     """The hosts and the network of a federation. `settings`, `paces`, `steps` and `budgets` are per node.
 
-    Without budgets no round is paid for.
+    Without budgets no round is paid for; with `sums` rounds are those.
     """
 
     def __init__(
@@ -209,8 +215,10 @@ class Cluster:
         steps: Sequence[int],
         budgets: Sequence[RoundBudget] | None = None,
         on_commit: Callable[[int], None] | None = None,
+        sums: SimulatedSums | None = None,
     ) -> None:
         self.around = around
+        self.within = nullcontext if sums is None else sums.running
         self._unfinished = dict.fromkeys(range(len(engines)))
         """Nodes that have neither finished nor gone; a dict, so that the first is found immediately."""
         self._halts = True
@@ -241,7 +249,7 @@ class Cluster:
                 engine_ns=around.engine_ns,
                 budget=budgets[index] if budgets else None,
             )
-            host = Host(
+            host = (Host if sums is None else sums.host)(
                 plan,
                 engine,
                 kernel=self.kernel,
@@ -276,10 +284,7 @@ class Cluster:
     def forget(self, index: int) -> None:
         """Wipe the disk of a node that is down."""
         self.trace.add(self.kernel.now_ns, TraceKind.FORGOT, index, 0, 0)
-        host = self.hosts[index]
-        host.engine.forget()
-        if host.plan.budget is not None:
-            host.plan.budget.is_lost = True
+        self.hosts[index].forget()
 
     def restart(self, index: int) -> None:
         """Restart the node, unless it has been removed from the federation."""
@@ -311,7 +316,8 @@ class Cluster:
         """Run to virtual time `until_ns`, or until every node has finished, or until `stop` returns true."""
         self._halts = finish
         if not (finish and self.over):
-            self.kernel.run(until_ns, stop)
+            with self.within():
+                self.kernel.run(until_ns, stop)
 
     @property
     def over(self) -> bool:
@@ -323,13 +329,8 @@ class Cluster:
 
         A fault may bring a neighbor back.
         """
-        host = self.hosts[index]
-        if self.kernel.now_ns < self.around.faults_end_ns:
-            return False
-        if not (host.alive and host.core.rounds.phase is Phase.WAITING):
-            return False
-        liars = self.around.liars
-        return all(index in liars or peer in liars for peer in host.plan.neighbors if peer in self._unfinished)
+        may_come = self.kernel.now_ns < self.around.faults_end_ns
+        return not may_come and self.hosts[index].is_stranded(self._unfinished, self.around.liars)
 
     def _one_has_finished(self, index: int) -> None:
         self._unfinished.pop(index, None)
@@ -407,6 +408,14 @@ def _tested_every(evaluate_every: EvaluateEvery) -> int:
     return evaluate_every if isinstance(evaluate_every, int) and evaluate_every else 1
 
 
+def _sums(federation: FederationConfig) -> SimulatedSums | None:
+    if federation.hides is None:
+        return None
+    from sim.sums import SimulatedSums  # noqa: PLC0415 - few federations hide their models
+
+    return SimulatedSums(federation, federation.hides)
+
+
 class PreparedRun:
     """One run, ready to go."""
 
@@ -427,6 +436,7 @@ class PreparedRun:
                 samples=everybody.samples,
             )
         self.watch = Watch()
+        self.sums = _sums(federation)
         self.gammas = self._gammas()
         """By node and neighbor, the step that goes well with the compressor of that edge."""
         self.world: Cluster = Cluster(
@@ -439,6 +449,7 @@ class PreparedRun:
             if federation.privacy is None
             else [RoundBudget(planned_rounds(federation)) for _ in range(self.nodes)],
             on_commit=on_commit,
+            sums=self.sums,
         )
         self._plan_faults()
         for step in script.steps[1:]:
@@ -447,6 +458,11 @@ class PreparedRun:
             hosts = self.world.hosts
             self.liars.meet(ShownModels(self.nodes, self.shown_model), lambda node: hosts[node].core.facts.rounds)
             self.liars.flood(self.world)
+
+    def close(self) -> None:
+        """Give up what is not memory."""
+        if self.sums is not None:
+            self.sums.close()
 
     def watch_by(self, watch: Watch) -> None:
         """Let an observer see all operations, and all that is lost in crashes."""
@@ -477,7 +493,7 @@ class PreparedRun:
     def method_vectors(self) -> Rows2 | None:
         """Return the vectors that the method gives to each node's round (nodes, d); None if it gives none."""
         method = self.script.learners.method
-        if not method.given:
+        if not method.given or self.sums is not None:
             return None
         engines = [host.engine for host in self.world.hosts]
         each = [method.begin(NodeSeen.of(engine.state, method)) for engine in engines]
@@ -502,19 +518,22 @@ class PreparedRun:
     def _engines(self) -> list[ExactEngine]:
         script, federation, liars = self.script, self.script.federation, self.liars
         neighbors = all_neighbors(self.nodes, federation.edges)
+        learners, method = script.learners.learners, script.learners.method
+        if self.sums is not None:
+            learners, method = self.sums.learners(learners, method), Method()  # the engine takes what sums have made
         return [
             ExactEngine(
                 ExactPlan(
                     index=index,
                     neighbors=neighbors[index],
-                    learner=script.learners.learners[index],
+                    learner=learners[index],
                     codecs=self.codecs[index],
-                    method=script.learners.method,
+                    method=method,
                     rule=rule_of(federation),
-                    dtype=np.float64 if script.is_watched else np.float32,
+                    dtype=np.float64 if script.is_watched and self.sums is None else np.float32,
                     durable=index in script.faults.crashing or script.is_watched,
                     show=liars.show(index) if liars and index in script.liars else None,
-                    rounds=script.learners,
+                    rounds=None if self.sums else script.learners,
                     sketch=self.sketch.of,
                     gauge=gauge_of(federation.training, script.learners.learners[index]),
                     evaluate_every=_tested_every(federation.training.evaluate_every),

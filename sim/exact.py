@@ -133,6 +133,10 @@ class ExactEngine:
     def state(self) -> NodeState:
         return self._engine.state
 
+    def look(self, use: Callable[[Engine], None]) -> None:
+        """Let the algorithm use the engine."""
+        use(self._engine)
+
     def boot(self, name: int) -> Boot:
         """Start from the disk, or from nothing; `name` is a random name for the process, and for a new lifetime."""
         plan = self.plan

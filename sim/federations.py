@@ -21,6 +21,7 @@ from p2pfl.config.sections import PRIVACY, read_privacy
 from p2pfl.config.tables import Mistakes, read_table
 from p2pfl.errors import UserError
 from p2pfl.learn.load import resolved
+from sim.worlds.model import WorldSpec
 from topologies import TopologyError
 from topologies.graph import components
 
@@ -183,6 +184,19 @@ def refuse_broken(federation: FederationConfig) -> FederationConfig:
         mistake.file = None
         raise mistake
     return federation
+
+
+def refuse_beside_sums(federation: FederationConfig, world: WorldSpec) -> None:
+    """Raises UserError: the world has what is not simulated where models are hidden."""
+    for key, value in {
+        "liars.attack": world.liars and world.liars.attack,
+        "amend": world.amendments,
+        "links.drop": world.links.drop,
+        "links.duplication": world.links.duplication,
+    }.items():
+        if value and federation.hides is not None:
+            text, allowed = "is not simulated where models are hidden", "no such key; or real nodes (p2pfl launch)"
+            raise UserError(text, file=world.path, key=key, value=str(value), allowed=allowed)
 
 
 def _table(spec: str) -> dict[str, Any]:

@@ -11,13 +11,13 @@ its disk does not know what it has spent, so it only mixes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from p2pfl.core.core import Core
+from p2pfl.core.core import Algorithm, Core
 from p2pfl.core.events import (
     Alarm,
     Amended,
@@ -224,17 +224,17 @@ class Counts:
         return MeanAndMax(mean=mean, max=self.staleness_max)
 
 
-def counts_of(core: Core) -> Counts:
+def counts_of(core: Algorithm) -> Counts:
     edges = core.edges.values()
-    weighing = [edge.exchange.weighing for edge in edges]
+    weighing, mixing = [edge.exchange.weighing for edge in edges], core.mixing
     return Counts(
-        exchanges=sum(edge.service.exchanges for edge in edges),
+        exchanges=core.exchanges,
         weighed=sum(each.weighed for each in weighing),
         staleness_sum=sum(each.staleness_sum for each in weighing),
         staleness_max=max((each.staleness_max for each in weighing), default=0),
-        failed_rounds=core.rounds.training.failed_rounds,
-        mixed=core.rounds.mixing.mixed,
-        alone=core.rounds.mixing.alone,
+        failed_rounds=core.failed_rounds,
+        mixed=mixing.mixed if mixing else 0,
+        alone=mixing.alone if mixing else 0,
     )
 
 
@@ -246,7 +246,7 @@ class HostProcess:
 
     def __init__(
         self,
-        core: Core,
+        core: Algorithm,
         machine: Machine,
         network: Network,
         alarms: list[Alarm],
@@ -322,11 +322,11 @@ class HostProcess:
     @property
     def in_round(self) -> bool:
         """True from the beginning of a local round to the beginning of the next, or to the end of the last."""
-        return self.alive and self.has_begun and self.core.rounds.phase is Phase.TRAINING
+        return self.alive and self.has_begun and self.core.phase is Phase.TRAINING
 
     @property
     def finished(self) -> bool:
-        return self.alive and self.core.rounds.phase is Phase.FINISHED
+        return self.alive and self.core.phase is Phase.FINISHED
 
 
 CARRIED_OUT: dict[type, Callable[[HostProcess, Any], None]] = {
@@ -359,39 +359,35 @@ class Host:
         self.engine = engine
         self.machine = Machine(plan, engine, kernel=kernel, trace=trace)
         self.network = network
-        self.on_commit = on_commit
-        self.on_finish = on_finish
+        self.hooks: dict[str, Any] = {"on_commit": on_commit, "on_finish": on_finish}
         self.starts = 0
         self.alarms: list[Alarm] = []
         self._earlier = Counts()
         self.process: HostProcess | None = None
-        self.core: Core
-        """The core of the current process."""
+        self.core: Algorithm
+        """That of the current process."""
 
     def start(self) -> None:
         """Boot from the disk, or from nothing."""
         self.starts += 1
-        boot = self.machine.boot(self._name())
-        self.core = Core(
-            index=self.plan.index,
-            neighbors=self.plan.neighbors,
-            turns=self.plan.turns,
-            settings=self.plan.settings,
+        self.process = self._process(self.machine.boot(self._name()))
+        self.core = self.process.core
+        starts_and_crashes = 2 * self.starts - 1
+        self.machine.note(TraceKind.STARTED, starts_and_crashes)
+        self.process.take(Started())
+
+    def _process(self, boot: Boot) -> HostProcess:
+        plan = self.plan
+        core = Core(
+            index=plan.index,
+            neighbors=plan.neighbors,
+            turns=plan.turns,
+            settings=plan.settings,
             samples=boot.samples,
             memory=boot,
             start=boot.start,
         )
-        self.process = HostProcess(
-            self.core,
-            self.machine,
-            self.network,
-            self.alarms,
-            on_commit=self.on_commit,
-            on_finish=self.on_finish,
-        )
-        starts_and_crashes = 2 * self.starts - 1
-        self.machine.note(TraceKind.STARTED, starts_and_crashes)
-        self.process.take(Started())
+        return HostProcess(core, self.machine, self.network, self.alarms, **self.hooks)
 
     def _name(self) -> int:
         """Name the process without randomness: the name is unique, the same in each run, and follows no order."""
@@ -404,6 +400,18 @@ class Host:
             self.process.alive = False
         self.machine.note(TraceKind.CRASHED, 0)
         self.machine.crash(kept)
+
+    def forget(self) -> None:
+        """Lose the disk of a node that is down."""
+        self.engine.forget()
+        if self.plan.budget is not None:
+            self.plan.budget.is_lost = True
+
+    def is_stranded(self, unfinished: Collection[int], liars: Collection[int]) -> bool:
+        """Return True if the node waits, and none of these nodes that can be believed is a neighbor."""
+        if not (self.alive and self.core.phase is Phase.WAITING):
+            return False
+        return all(self.index in liars or peer in liars for peer in self.plan.neighbors if peer in unfinished)
 
     def amend(self, plan: HostPlan) -> None:
         """Tell the node that the federation has changed; a node that is down learns about it when it starts."""

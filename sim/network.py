@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 from nacl.bindings import (
     crypto_secretstream_xchacha20poly1305_ABYTES,
@@ -44,7 +44,7 @@ from p2pfl.config.model import GossipConfig, TrainingConfig
 from p2pfl.core.events import Event, MessageReceived, SessionClosed, SessionOpened
 from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Message, Reply, Request
 from p2pfl.crypto.session import M1_BYTES, FederationBinding, m2_bytes, m3_bytes
-from p2pfl.wire import PREFIX_BYTES, Offer, decode, decode_prefix, encode
+from p2pfl.wire import PREFIX_BYTES, Offer, Side, decode, decode_prefix, encode
 from sim.kernel import MESSAGE_CODES, NS, Kernel, Trace, TraceKind, message_number
 from sim.worlds.model import LinkSpec, SlowNodes
 from sim.worlds.settling import draw, quantized
@@ -94,6 +94,8 @@ class Way:
     free_ns: int = 0
     arrived_ns: int = 0
     """When the latest message arrives, where packets are lost: none overtakes another."""
+    said_ns: int = 0
+    """When the latest message of a feature arrives: its channels rely on TCP."""
     body: tuple[object, ...] = ()
     """The latest request or reply of this session, where packets are lost: a real node does not send it twice."""
     bytes_sent: int = 0
@@ -178,13 +180,16 @@ def sealed_bytes(head_bytes: int, body_bytes: int) -> int:
     return frame_bytes + SEAL_BYTES * (1 - -body_bytes // CHUNK_BYTES)
 
 
+T = TypeVar("T", bound=Message | Side)
+
+
 class Framing:
     """How messages are framed."""
 
     def __init__(self, max_body_bytes: int) -> None:
         self._limit_bytes = max_body_bytes
 
-    def carry(self, message: Message) -> tuple[int, Message]:
+    def carry(self, message: T) -> tuple[int, T]:
         """Return the bytes counted for a message, and the message as its receiver decodes it."""
         head, body = encode(message)
         # Joining its parts, splitting them into chunks and joining again gives the same bytes; but their owner must not
@@ -192,13 +197,15 @@ class Framing:
         if type(body.obj) is not bytes:
             body = memoryview(bytes(body))
         prefix = decode_prefix(head[:PREFIX_BYTES], max_body_bytes=self._limit_bytes)
-        return sealed_bytes(len(head), body.nbytes), cast("Message", decode(prefix, head[PREFIX_BYTES:], body))
+        return sealed_bytes(len(head), body.nbytes), cast("T", decode(prefix, head[PREFIX_BYTES:], body))
 
 
 # An enumeration's members are slow to add to.
 SENT, LOST, DUPLICATED, DELIVERED = (
     int(k) for k in (TraceKind.SENT, TraceKind.LOST, TraceKind.DUPLICATED, TraceKind.DELIVERED)
 )
+SIDE = 12
+"""The code of a feature's message, as on the wire."""
 ELSEWHERE = -1
 RESEND_NS = NS // 5
 """How long TCP waits before it sends a lost packet again for the first time; the least that Linux waits."""
@@ -253,6 +260,8 @@ class Network:
         self.accepts = accepts
         self.trace = trace
         self.links = links
+        self.hear: Callable[[int, int, Side], None]
+        """Takes a feature's message: its receiver and sender."""
         self.sessions = 0
         self.quiet = False
         """True if loss, duplication and reordering are over."""
@@ -282,11 +291,12 @@ class Network:
             way.free_ns = way.arrived_ns = 0
             way.body = ()
             way.bytes_sent += opening_bytes
-        for way in link.ways:
+        for way, back in zip(link.ways, reversed(link.ways), strict=True):
             # Each end notices as if the other had sent it.
             event = SessionOpened(peer=way.target, session=link.session)
             arrival = partial(self._arrive, link.session, link, way.source, event)
-            self.kernel.at_ns(self.kernel.now_ns + self._delay_ns(link), arrival)
+            back.said_ns = self.kernel.now_ns + self._delay_ns(link)
+            self.kernel.at_ns(back.said_ns, arrival)
 
     def cut(self, edge: Edge, *, redial: bool = True) -> None:
         """End the session; messages in transit are lost, and each end notices in its own time."""
@@ -352,14 +362,7 @@ class Network:
         if link.session != session or (self._is_tcp and _is_repeated(message, way)):
             return
         size, arrived = link.framing.carry(message)
-        way.bytes_sent += size
-        way.messages_sent += 1
-        left_ns = self.kernel.now_ns
-        self.trace.add(left_ns, SENT + MESSAGE_CODES[type(message)], source, target, size)
-        if link.bandwidth is not None:
-            left_ns = way.free_ns = max(left_ns, way.free_ns) + link.bandwidth.transfer_ns(size)
-        if self.spec.loss and not self.quiet:
-            left_ns = self._resend(way, session, left_ns)
+        left_ns = self._leave(way, size, MESSAGE_CODES[type(message)])
         copies = self._copies(way, message) if self._drops and not self.quiet else 1
         if copies:
             event = MessageReceived(peer=source, session=session, message=arrived)
@@ -369,6 +372,31 @@ class Network:
                 if self.spec.loss:
                     arrives_ns = way.arrived_ns = max(arrives_ns, way.arrived_ns)
                 self.kernel.at_ns(arrives_ns, arrival)
+
+    def say(self, source: int, target: int, session: int, message: Side) -> bool:
+        """Send a feature's message, which arrives once and in order; return False if that session is over."""
+        way = self._ways[source][target]
+        if way.link.session != session:
+            return False
+        size, arrived = way.link.framing.carry(message)
+        way.said_ns = max(way.said_ns, self._leave(way, size, SIDE) + self._delay_ns(way.link))
+        self.kernel.at_ns(way.said_ns, partial(self._hear, way, session, arrived))
+        return True
+
+    def _hear(self, way: Way, session: int, message: Side) -> None:
+        if way.link.session == session:
+            self._note(DELIVERED + SIDE, way.source, way.target, len(message.body))
+            self.hear(way.target, way.source, message)
+
+    def _leave(self, way: Way, size: int, code: int) -> int:
+        """Count a message, and return when it leaves."""
+        link, left_ns = way.link, self.kernel.now_ns
+        way.bytes_sent += size
+        way.messages_sent += 1
+        self.trace.add(left_ns, SENT + code, way.source, way.target, size)
+        if link.bandwidth is not None:
+            left_ns = way.free_ns = max(left_ns, way.free_ns) + link.bandwidth.transfer_ns(size)
+        return self._resend(way, link.session, left_ns) if self.spec.loss and not self.quiet else left_ns
 
     def _resend(self, way: Way, session: int, left_ns: int) -> int:
         """Return when the packet leaves that is not lost. After too many losses in a row the session ends first."""

@@ -258,7 +258,7 @@ class Figures:
     def committed(self, index: int) -> None:
         """Record a closing round; there are few, and they show how fast the nodes converge."""
         host = self.stage.world.hosts[index]
-        if host.core.rounds.phase is Phase.CLOSING:
+        if host.core.phase is Phase.CLOSING:
             tick = host.core.facts.closing_rounds_done
             self.closing[index][tick] = host.counts.exchanges
             host.engine.sketch(tick)
@@ -357,7 +357,7 @@ def _nodes(stage: PreparedRun, figures: Figures, models: NDArray[Any]) -> list[N
         nodes.append(
             NodeReport(
                 name=members[node].name,
-                state="never started" if core is None else "down" if not host.alive else core.rounds.phase.value,
+                state="never started" if core is None else "down" if not host.alive else core.phase.value,
                 finished=host.finished and not host.core.retired,
                 died=core is not None and not host.alive,
                 byzantine=node in stage.script.liars,
@@ -367,10 +367,8 @@ def _nodes(stage: PreparedRun, figures: Figures, models: NDArray[Any]) -> list[N
                 rounds_beyond=None
                 if core is None
                 else rounds_beyond(core.facts.rounds, stage.script.federation.training.trained_rounds),
-                ended_by=None if core is None else core.termination.ended_by,
-                through_by=core.rounds.training.enough(now)
-                if core is not None and core.termination.has_completed
-                else None,
+                ended_by=None if core is None else core.ended_by,
+                through_by=None if core is None else core.completed_by(now),
                 **scored(test[node], local[node]),
                 attack_success=succeeded[node],
                 loss=stage.loss(node),

@@ -7,7 +7,7 @@ import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from statistics import fmean
 from typing import Any, Protocol
 
@@ -23,7 +23,7 @@ from p2pfl.reporting.figures import compressor_mistakes
 from p2pfl.reporting.report import Report
 from sim.attacks import parse_attack
 from sim.cluster import PreparedRun, Script, script
-from sim.federations import OBJECT_BYTES_PER_NODE, check_count, check_memory
+from sim.federations import OBJECT_BYTES_PER_NODE, check_count, check_memory, refuse_beside_sums
 from sim.host import Watch
 from sim.kernel import NS
 from sim.learning.batching import make_learners
@@ -95,7 +95,7 @@ def simulate(
     `World()`. `data` has the `[data]` tables of nodes by name, with absolute paths. All randomness comes from
     `federation.seed`. `watch` makes an observer of the run, whose vectors are then in float64. `references` adds what a
     central server and pooled data would have achieved, `alone` also what each node would have learned without
-    neighbors. With `arrays`, and always of hidden models, the algorithm alone runs, for very many nodes at once:
+    neighbors. With `arrays` the algorithm alone runs, for very many nodes at once:
     `clock` is "apart", the default, or "in-step", `device` a torch device. Without `on_progress`, a terminal shows a
     line on stderr, and a notebook a bar. `on_models` is called at the end with the models (nodes, d) of all nodes.
     Raises UserError if the world contradicts itself, if the task is wrong, or if the run would not fit into memory.
@@ -126,7 +126,6 @@ def simulate(
         world = world.spec([member.name for member in federation.members])
     spec = settle(world or WorldSpec(), len(federation.members), federation.seed)
     federation = steps_of(federation, spec)[0].federation
-    arrays = arrays or federation.hides is not None
     _check_arrays(federation, arrays=arrays, clock=clock, device=device)
     attack = None if spec.liars is None else parse_attack(spec.liars.attack)
     liars = frozenset(spec.liars.nodes if spec.liars else ())
@@ -140,6 +139,7 @@ def simulate(
 
             how = {"data": data, "clock": clock or "apart", "device": device}
             return simulate_arrays(federation, spec, **how, on_progress=tell, on_models=on_models)
+        refuse_beside_sums(federation, spec)
         check_count(len(federation.members), each=OBJECT_BYTES_PER_NODE)
         compared |= {"on_progress": tell, "on_models": on_models, "began": began}
         learners = make_learners(federation, local=data, poison=poison, liars=liars)
@@ -193,8 +193,7 @@ def _simulate(
     _return_free_memory()
     _check_size(script)
     figures = Figures(script)
-    with _no_collections():
-        stage = PreparedRun(script, figures.committed)
+    with _no_collections(), closing(PreparedRun(script, figures.committed)) as stage:
         figures.stage = stage
         if watch is not None:
             stage.watch_by(watch(stage))

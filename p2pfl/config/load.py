@@ -167,7 +167,8 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
         )
         mistakes.add(text, "training.closing", federation.training.closing, "mix")
     refuse_broken_promises(federation, mistakes)
-    return replace(federation, notices=(*federation.notices, *_about_closing(federation)))
+    notices = (*federation.notices, *_about_closing(federation), *_without_effect(federation))
+    return replace(federation, notices=notices)
 
 
 def _unused_weights(weights: Mapping[tuple[int, int], float], head: Mapping[str, Any], rule: str) -> tuple[str, ...]:
@@ -189,6 +190,28 @@ def _about_closing(federation: FederationConfig) -> Iterator[str]:
         yield "training.closing_rounds is 0: nodes end as far apart as training leaves them, at their full rate"
     if trains and privacy and privacy.rounds and privacy.rounds < (training.trained_rounds or 0):
         yield f"privacy.rounds is {privacy.rounds}: closing rounds that it does not pay for only mix"
+
+
+OF_GOSSIP = {
+    "training": ("speed_correction", "closing_rounds"),
+    "gossip": ("compressor", "staleness", "gamma", "max_wait_s", "exchanges_per_s", "audit_every"),
+}
+"""Keys by which sums do not go."""
+
+
+def _without_effect(federation: FederationConfig) -> Iterator[str]:
+    if not federation.in_step_by or federation.grows_trees:
+        return
+    usual = {"training": TrainingConfig(), "gossip": GossipConfig()}
+    given = [
+        f"{table}.{key}"
+        for table, keys in OF_GOSSIP.items()
+        for key in keys
+        if getattr(getattr(federation, table), key) != getattr(usual[table], key)
+    ]
+    given += ["edge.compressor"] if federation.edge_compressors else []
+    if given:
+        yield f"without effect with {federation.in_step_by}, as nothing is gossiped: {', '.join(given)}"
 
 
 def _task(table: Any, mistakes: Mistakes) -> TaskConfig:
@@ -417,6 +440,9 @@ def _refuse_unhidden(federation: FederationConfig, hides: HideConfig, mistakes: 
     if federation.training.keep_optimizer:
         text = "a round that is trained again would give another change, and the difference is this node's alone"
         mistakes.add(text, "training.keep_optimizer", value=True, allowed="false; or no privacy.hide")
+    if federation.method.startswith("variate") and federation.training.local_epochs is not None:
+        text = "variate compares the mean gradients of rounds, which must have equally many steps"
+        mistakes.add(text, "training.local_epochs", federation.training.local_epochs, "local_steps; or normalized")
     members = len(federation.present)
     if 3 <= members < hides.colluders + 2:
         text = f"too many: of the {members} members of a sum two must be honest"
@@ -441,8 +467,8 @@ def _refuse_out_of_step(federation: FederationConfig, colluders: int, instead: s
         if spec is not None:
             text = f"cannot be combined with {kind}: all nodes go in step, by the number of rounds"
             mistakes.add(text, key, spec, f"training.rounds; or {instead}")
-    methods = "plain" if federation.hides is None else "plain or prox"
-    is_allowed = federation.method.partition(":")[0] in methods.split(" or ")
+    able = ("plain",) if federation.hides is None else ("normalized", "plain", "prox", "variate")
+    methods, is_allowed = " or ".join(able), federation.method.partition(":")[0] in able
     for key, value, usual in (
         ("gossip.rule", federation.gossip.rule, "mean"),
         ("training.method", methods if is_allowed else federation.method, methods),

@@ -251,7 +251,7 @@ class Core(Algorithm):
             return self._storage(event)
         if self.index not in event.settings.retired:
             return self.amending.ask(event)
-        effects = self.rounds.leave(_REMOVED, now, retired=True)
+        effects = self.rounds.leave(REMOVED, now, retired=True)
         self.retired = self.retired or bool(effects)
         return effects
 
@@ -296,7 +296,7 @@ class Core(Algorithm):
         return effects
 
 
-_REMOVED = Alarm(
+REMOVED = Alarm(
     kind="removed",
     peer=None,
     text="this node was removed from the federation: no member exchanges with it any more, and it stops",

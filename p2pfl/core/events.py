@@ -288,12 +288,14 @@ class StartRound(Struct, frozen=True, kw_only=True, gc=False):
 
     `accompanied`: a neighbor is connected; `away` holds those that are not while another one is. A correction that
     balances mixing with these would push this node away for good, because they would not balance it. `closing` is the
-    number of the closing round that it is, from 1, or 0.
+    number of the closing round that it is, from 1, or 0. `in_place`: nothing else moves the model until the round is
+    committed, so that it is not copied.
     """
 
     index: int
     accompanied: bool
     closing: int = 0
+    in_place: bool = False
     away: tuple[int, ...] = ()
 
 

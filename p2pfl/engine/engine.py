@@ -114,6 +114,7 @@ Show = Callable[[Vector, int, Occasion], Vector | Forgery]
 """(channels (c d,), peer, occasion) -> the vector (c d,) that this neighbor sees; it must be finite and not change
 later.
 """
+Trained = tuple[Vector, LocalRound]
 Claim = Callable[[float], float]
 """The weight a_i of this node -> the weight that its messages carry."""
 
@@ -185,11 +186,12 @@ class Engine:
         """The vectors that the method gave to the current local round."""
         self.gathering: FragmentMean | None = None
         """The mean of what neighbors have shown, without replicas, since this node joins; None while it does not."""
-        self.outcomes: SimpleQueue[tuple[Vector, LocalRound] | None] = SimpleQueue()
+        self.outcomes: SimpleQueue[Trained | Callable[[Vector], LocalRound] | None] = SimpleQueue()
         """Results of local rounds; each CommitRound with `trained` takes the next one.
 
         A result is the model (d,) at the start, whose memory then belongs to the engine, and the trained round; it is
-        None if the round failed.
+        None if the round failed. Or it is what makes the round from the present model, which only the engine writes to,
+        when it is committed: the memory of the round's `vector` then belongs to the engine.
         """
 
     def run(self, operation: Operation) -> Outcome:
@@ -222,21 +224,22 @@ class Engine:
         return change
 
     def begin_round(self, asked: StartRound) -> RoundStart:
-        """Return the start of a local round, in its own memory.
+        """Return the start of a local round, in its own memory unless it is `in_place`.
 
         A method that needs company does not see the edges to neighbors that are away.
         """
         method, self._given, self.gathering = self.method, {}, None
         elapsed_s, closing = self.state.elapsed_s, asked.closing
+        model = self.state.model if asked.in_place else self.state.model.copy()
         if not overrides(method, "gradient") or (method.needs_company and not asked.accompanied):
-            return RoundStart(self.state.model.copy(), elapsed_s=elapsed_s, closing=closing)
+            return RoundStart(model, elapsed_s=elapsed_s, closing=closing)
         away = asked.away if method.needs_company else ()
         with own_failures("the learning method"):
             vectors = dict(method.begin(NodeSeen.of(self.state, method, away=away)))
             if vectors.keys() != set(method.given):
                 raise LearningError(f"the learning method gives {sorted(vectors)}, and declares {sorted(method.given)}")
         self._given = {name: self._copy_if_shared(vector) for name, vector in vectors.items()}
-        return RoundStart(self.state.model.copy(), self._given, method, elapsed_s, closing)
+        return RoundStart(model, self._given, method, elapsed_s, closing)
 
     def _copy_if_shared(self, vector: Vector) -> Vector:
         """Return a copy if the memory belongs to the state, because exchanges continue while a round trains."""
@@ -412,6 +415,8 @@ class Engine:
         failed = False
         if op.trained:
             outcome = self.outcomes.get_nowait()
+            if callable(outcome):
+                outcome = self.state.model, outcome(self.state.model)
             taken = None if outcome is None else self._complete_round(op, *outcome, change)
             failed, change = taken is None, taken or change
         event = RoundCommitted(version=change.version, rounds=change.rounds, samples=change.samples, failed=failed)
@@ -455,7 +460,7 @@ class Engine:
         """
         given = None if op.peers else self.outcomes.get_nowait()
         gathering, self.gathering = self.gathering, None
-        if given:
+        if isinstance(given, tuple):
             model = given[1].vector
         else:
             edges = [self.state.edges[peer] for peer in op.peers]

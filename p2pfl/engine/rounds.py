@@ -130,12 +130,14 @@ def round_change(  # noqa: PLR0917 - the state, the round's two models, then wha
     """Compute what a local round from `start` to `end` (d,) adds to each channel, and what the method keeps.
 
     Returns both, and the norm of all results, which is not finite if any result is not. The memory of `start` is
-    overwritten. `given` holds the vectors (d,) that the method gave to the round.
+    overwritten, that of `end` where `start` is the state's own. `given` holds the vectors (d,) that the method gave to
+    the round.
     """
     if not start.shape == end.shape == state.model.shape:
         raise ValueError(f"a round from {start.shape} to {end.shape} where the model has {state.model.shape}")
     seen = NodeSeen.of(state, method, given)
-    change = {name: start if name == MODEL else np.zeros_like(start) for name in method.channels}
+    room = end if np.may_share_memory(start, state.channels) else start
+    change = {name: room if name == MODEL else np.zeros_like(start) for name in method.channels}
     kept = {name: np.zeros_like(start) for name in method.kept}
     tile, square = np.empty(min(TILE, start.size), start.dtype), 0.0
     with np.errstate(over="ignore", invalid="ignore"):

@@ -7,6 +7,12 @@ which divide it, and how many nodes had to clip much; behind each tile of words 
 
 All nodes must compute the same bits from the same sum: after it come integers and single operations of IEEE 754. The
 common step is that of an outer optimizer (Reddi et al. 2021, arXiv 2003.00295); `mean` is federated averaging.
+
+With the method `variate` a node adds its variate C_i to each gradient, and gives the change without it: -a g_i, where
+g_i is the mean gradient on its way, and a the learning rate times the steps. So the mean gradient follows from the sum,
+and C_i <- (1 - beta) C_i + beta (mean of g - g_i). If all take part, sum_i n_i C_i is zero, and `beta` = 1 is SCAFFOLD
+(arXiv 1910.06378, option II). That sums -a (g_i + C_i): the same then, but what a crash or a node that leaves has left
+in the sum of all C_i would pull the model aside for good. This does not.
 """
 
 from __future__ import annotations
@@ -23,6 +29,7 @@ from p2pfl.compress.rotation import LARGEST, rotate_rows, rotate_rows_back
 from p2pfl.config.sections import HideConfig
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Vector
 from p2pfl.learn.privacy.rounds import AVERAGED, AlikeRounds, WrappedLearner, own_part
+from p2pfl.methods import CORRECTION, Method, Normalized, Variate, overrides
 
 Words = NDArray[np.uint64]
 TILE = 1 << 16
@@ -113,28 +120,42 @@ LEAST_SHARE, MOST_SHARE = 2.0**-20, 2.0**20
 LEAST_RMS = 2.0**-10
 """The root mean square of a model's numbers is taken for at least this: a model may begin with zeros."""
 FINE = 2.0**16
+MOST_NORM = 1e14
+"""A model of a larger norm is not taken; the engine takes none of ten times that."""
 
 
 class AveragedRounds(AlikeRounds):
     """One node's parts and the common step. `part` is this node's part of the present round's sum, (entries,) words.
 
     `common` has the arrays that all nodes keep alike besides the model: the outer optimizer's, and `share`, by which
-    changes are clipped: the range of a number in root mean squares of the common model's.
+    changes are clipped: the range of a number in root mean squares of the common model's. Vectors of the model's size
+    are what a node's memory goes to, so all is done by tile, and `next_model` writes into the optimizer's.
     """
 
     prefix = AVERAGED
     dtype = "<f4"
     counts_rows = True
     delta = 0.0
+    _drift = 0.0
+    """How far the latest round would have gone along a gradient of 1."""
 
-    def __init__(self, hides: HideConfig, *, size: int, members: int, seed: int, node: int) -> None:
-        self.hides, self.size, self.members = hides, size, members
+    def __init__(
+        self, hides: HideConfig, *, size: int, members: int, seed: int, node: int, method: Method | None = None
+    ) -> None:
+        self.hides, self.size, self.members, self.method = hides, size, members, method or Method()
+        if isinstance(self.method, Variate):
+            self.variate = np.zeros(size, np.float32)
         self.packing = Packing(size=size, bits=hides.bits, members=members)
         self.entries = self.packing.entries
         self.rate = hides.outer_rate or OUTER_RATE[hides.outer]
         self.sizes = dict.fromkeys(VECTORS[hides.outer], size) | {SHARE: 1}
         self.common: dict[str, NDArray[np.float32]] = {SHARE: np.ones(1, np.float32)}
         self._seed, self._node = seed, node
+
+    @property
+    def given(self) -> dict[str, Vector]:
+        """What the method's steps of the next round need, by name."""
+        return {} if self.variate is None else {CORRECTION: self.variate}
 
     def fits(self, rows: int) -> bool:
         """Return True if a sum over so many rows is surely below 2^63."""
@@ -152,7 +173,7 @@ class AveragedRounds(AlikeRounds):
 
     def range_of(self, model: Vector) -> float:
         """Return the largest number that is not clipped, the same at all nodes from the same model (d,)."""
-        most = float(np.abs(model).max(initial=0.0))
+        most = max((float(np.abs(model[part]).max()) for part in self.packing.tiles()), default=0.0)
         rms = 0.0
         if most > 0.0:
             # In integers, whose sum has no order.
@@ -164,11 +185,18 @@ class AveragedRounds(AlikeRounds):
     def _fine(tile: Vector, most: float) -> NDArray[np.int64]:
         return np.rint(tile.astype(np.float64) / most * FINE).astype(np.int64)
 
-    def give_change(self, start: Vector, ended: Vector, samples: int, round_index: int) -> None:
-        """Make this node's part from a round's change (d,) on so many rows; one that has diverged counts as zero."""
-        packing, most = self.packing, self.range_of(start)
+    def give_change(
+        self, start: Vector, ended: Vector, samples: int, round_index: int, *, steps: int = 1, rate: float = 1.0
+    ) -> None:
+        """Make this node's part from the change (d,) of so many steps at a learning rate, on so many rows; one that has
+        diverged counts as zero.
+        """
+        packing, most, method = self.packing, self.range_of(start), self.method
+        if isinstance(method, Variate):
+            self._drift = rate * method.reach(steps)
         weight = min(samples, MOST_TIMES * self.mean_rows)
-        is_sound = bool((np.abs(ended) < LARGEST).all())  # of larger ones the rotation would overflow
+        # Of larger ones the rotation would overflow.
+        is_sound = all(bool((np.abs(ended[tile]) < LARGEST).all()) for tile in packing.tiles())
         part = np.zeros(self.entries, np.uint64)
         draws = np.random.default_rng((self._seed, self._node, round_index))
         at, clipped = HEAD, 0
@@ -176,6 +204,10 @@ class AveragedRounds(AlikeRounds):
             change = np.zeros((1, tile.stop - tile.start), np.float32)
             if is_sound:
                 np.subtract(ended[tile], start[tile], out=change[0])
+                if self.variate is not None:
+                    change[0] += self.variate[tile] * np.float32(self._drift)
+                elif isinstance(method, Normalized):
+                    change *= np.float32(method.steps / steps)
             change *= np.float32(weight / self.mean_rows)
             rotate_rows(change, self._turn(number, round_index))
             clipped += int((np.abs(change) > most).sum())
@@ -188,7 +220,7 @@ class AveragedRounds(AlikeRounds):
         part[0], part[1] = weight, sum(clipped > share * self.size for share in CLIPPED)
         self.clipped = clipped / self.size if is_sound else 1.0
         part[at] = check_of(part[:HEAD])
-        self.part = part.astype("<u8")
+        self.part = part.astype("<u8", copy=False)
 
     def _turn(self, tile: int, round_index: int) -> NDArray[np.uint64]:
         """Return the seed of a tile's rotation, which anybody may know."""
@@ -204,7 +236,7 @@ class AveragedRounds(AlikeRounds):
 
     def is_possible(self, total: Words, members: int) -> bool:
         """Return False if no right parts of so many members have this sum (entries,) modulo 2^64."""
-        total = total.astype(np.uint64)
+        total = total.astype(np.uint64, copy=False)
         most = members * MOST_TIMES * self.mean_rows
         head = total.size == self.entries and 0 < int(total[0]) <= most and int(total[1]) <= members * len(CLIPPED)
         return (
@@ -217,23 +249,46 @@ class AveragedRounds(AlikeRounds):
         )
 
     def next_model(self, start: Vector, total: Words, members: int, round_index: int) -> Vector:
-        """Return the model (d,) after the sum (entries,) of the parts of so many members, and replace `common`."""
-        total = total.astype(np.uint64)
-        packing, most, common = self.packing, self.range_of(start), dict(self.common)
-        share = self.mean_rows / int(total[0])
-        ended = start.copy()
+        """Return the model (d,) after the sum (entries,) of the parts of so many members, and write to `common`.
+
+        With a variate: `part` is this node's among them, or None, and `variate` is written to, too. If that model would
+        be too large, it is infinite, and nothing is written.
+        """
+        total, most = total.astype(np.uint64, copy=False), self.range_of(start)
+        common, ended = dict(self.common), np.empty_like(start)
         for name in VECTORS[self.hides.outer]:
-            common[name] = common[name].copy() if name in common else np.zeros(self.size, np.float32)
-        for number, (tile, words, _) in enumerate(self._words(total)):
-            sums = packing.unpack(words, tile.stop - tile.start).astype(np.float64)
-            change = ((sums * (2.0 / packing.levels) - members) * most).astype(np.float32)[None]
-            rotate_rows_back(change, self._turn(number, round_index))
-            ended[tile] += self._step(change[0] * np.float32(share), common, tile)
+            if name not in common:
+                common[name] = np.zeros(self.size, np.float32)
+        for tile, change in self._mean_changes(total, members, most, round_index):
+            tried = {name: common[name][tile].copy() for name in VECTORS[self.hides.outer]}
+            after = start[tile] + self._step(change, tried, slice(None))
+            if not float(np.abs(after).max()) * math.sqrt(self.size) < MOST_NORM:
+                return np.full_like(start, np.inf)  # before anything is written, as nothing can undo it
+            ended[tile] = change
+        part, method = self.part if self._drift else None, self.method
+        if part is not None and self.variate is not None and isinstance(method, Variate):
+            # From the node's part as it was rounded: so the variates of all add up to nothing.
+            for tile, mine in self._mean_changes(part.view(np.uint64), 1, most, round_index):
+                self.variate[tile] *= np.float32(1.0 - method.beta)
+                self.variate[tile] += (mine - ended[tile]) * np.float32(method.beta / self._drift)
+        for tile in self.packing.tiles():
+            np.add(start[tile], self._step(ended[tile], common, tile), out=ended[tile])
         clipped = int(total[1]) / members
         factor = next((factor for least, factor in WIDER if clipped > least), 1.0 if clipped else NARROWER)
         common[SHARE] = np.clip(common[SHARE] * np.float32(factor), LEAST_SHARE, MOST_SHARE)
         self.common = common
         return ended
+
+    def _mean_changes(
+        self, total: Words, members: int, most: float, round_index: int
+    ) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+        """Yield for each tile its place in the model and the mean change there."""
+        packing, share = self.packing, np.float32(self.mean_rows / int(total[0]))
+        for number, (tile, words, _) in enumerate(self._words(total)):
+            sums = packing.unpack(words, tile.stop - tile.start).astype(np.float64)
+            change = ((sums * (2.0 / packing.levels) - members) * most).astype(np.float32)[None]
+            rotate_rows_back(change, self._turn(number, round_index))
+            yield tile, change[0] * share
 
     def _step(self, change: NDArray[np.float32], common: dict[str, NDArray[np.float32]], tile: slice) -> Any:
         """Return the outer step of a tile by the mean change, and note it in `common`."""
@@ -254,14 +309,18 @@ class AveragedRounds(AlikeRounds):
 class AveragedLearner(WrappedLearner):
     """A learner whose rounds end with a part of a sum (`averaged`) in place of a model."""
 
-    def __init__(self, learner: Learner, hides: HideConfig, *, members: int, seed: int, node: int) -> None:
+    def __init__(self, learner: Learner, hides: HideConfig, **how: Any) -> None:
+        """`how` as for `AveragedRounds`."""
         super().__init__(learner)
-        self.averaged = AveragedRounds(hides, size=learner.size, members=members, seed=seed, node=node)
+        self.averaged = AveragedRounds(hides, size=learner.size, **how)
 
     def train(self, start: RoundStart, round_index: int) -> LocalRound:
+        if overrides(self.averaged.method, "gradient"):
+            start = replace(start, method=self.averaged.method, given=self.averaged.given)
         local = self.learner.train(start, round_index)
-        self.averaged.give_change(start.model, local.vector, local.samples, round_index)
-        return replace(local, vector=start.model.copy())
+        about = (start.model, local.vector, local.samples, round_index)
+        self.averaged.give_change(*about, steps=local.steps, rate=local.learning_rate)
+        return replace(local, vector=start.model)
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
         return self.learner.local_state() | self.averaged.kept()

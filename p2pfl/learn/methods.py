@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from p2pfl.aggregate import liars_of
 from p2pfl.config.model import FederationConfig
 from p2pfl.errors import UserError
@@ -16,9 +18,11 @@ def method_of(federation: FederationConfig) -> Method:
     Raises UserError: it is the user's own and cannot be made, or it is incompatible with the federation's rule,
     training or privacy settings.
     """
-    profile = ROBUST if liars_of(federation.gossip.rule) else CONSERVATIVE
+    profile, training = ROBUST if liars_of(federation.gossip.rule) else CONSERVATIVE, federation.training
+    if federation.hides is not None:
+        training = replace(training, local_steps=1, local_epochs=None)  # in step, long rounds may count as short ones
     try:
-        made = make_method(federation.method, federation.training, profile=profile, folder=federation.path.parent)
+        made = make_method(federation.method, training, profile=profile, folder=federation.path.parent)
     except UserError as error:
         error.file = error.file or str(federation.path)
         raise

@@ -155,7 +155,7 @@ class TorchLearner:
             self.device.refuse_shortage(error)
             raise LearningError(f"{self.task.name}: training failed: {describe_failure(error)}") from error
         loss, rate = private.protection.public_loss(math.nan), self.training.learning_rate
-        return LocalRound(vector=start.model.copy(), steps=1, learning_rate=rate, samples=self.samples, loss=loss)
+        return LocalRound(vector=start.model, steps=1, learning_rate=rate, samples=self.samples, loss=loss)
 
     def _batches(self, node: int, round_index: int) -> list[Tensor]:
         return draw_batches(self.training, self.samples, generator(self.context.seed, "batches", node, round_index))

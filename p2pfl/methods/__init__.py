@@ -5,6 +5,7 @@
 
 from p2pfl.methods.method import (
     CONSERVATIVE,
+    CORRECTION,
     FLOW,
     KEY,
     METHODS,
@@ -25,10 +26,11 @@ from p2pfl.methods.method import (
     overrides,
     parse_method,
 )
-from p2pfl.methods.published import Momentum, Tracking
+from p2pfl.methods.published import Momentum, Normalized, Tracking
 
 __all__ = [
     "CONSERVATIVE",
+    "CORRECTION",
     "FLOW",
     "KEY",
     "METHODS",
@@ -39,6 +41,7 @@ __all__ = [
     "Momentum",
     "New",
     "NodeVectors",
+    "Normalized",
     "Number",
     "Round",
     "Tracking",

@@ -249,8 +249,14 @@ class Variate(Method):
 
     def __init__(self, beta: float = 0.1) -> None:
         self.beta = beta
+        self.momentum = 0.0
+
+    def reach(self, steps: int) -> float:
+        """Return how far so many steps of SGD go along one gradient, in steps without momentum."""
+        return sum((1.0 - self.momentum**step) / (1.0 - self.momentum) for step in range(1, steps + 1))
 
     def prepare(self, training: TrainingKeys) -> None:
+        self.momentum = training.momentum
         self.least_drift = max(type(self).least_drift, 0.5 * training.least_rate / training.speed_correction)
 
     def begin(self, node: NodeVectors) -> Vectors:

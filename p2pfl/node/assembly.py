@@ -119,6 +119,8 @@ def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity,
     A `passing` key was made for this run only: see `load_learner`.
     """
     learner, method = load_learner(federation, node, identity, passing=passing), method_of(federation)
+    if federation.hides is not None:
+        method = Method()  # the learner uses the federation's own: the engine takes what sums have made
     if federation.privacy is not None and plan_by(learner) is None:
         text, allowed = "the learner of this task cannot keep what [privacy] promises", "a torch task, or no [privacy]"
         raise UserError(text, file=federation.path, key="task.name", value=federation.task.name, allowed=allowed)
@@ -212,15 +214,19 @@ def load_learner(
         return learner
     from p2pfl.learn.averaging import AveragedLearner  # noqa: PLC0415 - few federations hide their models
 
-    members, index = len(federation.members), federation.member(node.name).index
-    return AveragedLearner(learner, federation.hides, members=members, seed=federation.seed, node=index)
+    how = {"members": len(federation.members), "seed": federation.seed, "node": federation.member(node.name).index}
+    return AveragedLearner(learner, federation.hides, **how, method=method_of(federation))
 
 
 def binding(setup: Setup) -> FederationBinding:
-    """Return the sections that both ends of a session must have in common; the learner adds two more."""
+    """Return the sections that both ends of a session must have in common; the learner adds two more.
+
+    `exchange` of a learner changes with what its nodes tell each other of the same model.
+    """
+    shape = setup.learner.shape_digest + getattr(setup.learner, "exchange", b"")
     return FederationBinding(
         federation_id=federation_id(setup.federation),
-        sections=(*keys(setup.federation), *learned_sections(setup.learner.shape_digest, digest_of(setup.learner))),
+        sections=(*keys(setup.federation), *learned_sections(shape, digest_of(setup.learner))),
     )
 
 

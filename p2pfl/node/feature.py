@@ -10,6 +10,8 @@ feature that fails later is turned off with an alarm, and the node goes on; but 
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -143,6 +145,10 @@ class NodeView:
     """The result of this feature's `recover`."""
     other: Callable[[str], Attached | None] = lambda _: None
     """Returns what another feature, called earlier, has attached."""
+    draw: Callable[[int], bytes] = os.urandom
+    """Returns so many random bytes."""
+    meter: Callable[[], float] = time.thread_time
+    """The CPU time of this thread in seconds."""
 
 
 class Attached:

@@ -269,7 +269,8 @@ class LearnerRunner:
         if self.gauge is not None:
             self.gauged = self.gauge.read(local.loss, score)
         if self.on_round is not None:
-            self.on_round(self._round_state(local, index + 1))
+            kept = replace(local, vector=local.vector.copy()) if local.vector is start.model else local
+            self.on_round(self._round_state(kept, index + 1))
         return replace(local, local=self.learner.local_state())
 
     def _round_state(self, local: LocalRound, rounds: int) -> RoundState:

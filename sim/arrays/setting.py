@@ -191,7 +191,7 @@ def setting_of(
     learners = load_learners(federation, data, poison=attack.poison if attack else None, liars=liars)
     if not isinstance(learners, TorchNodes) or isinstance(learners.pool, str) or not learners.shareable:
         why = "a torch model without state of its own (no batch-norm), on tensors, with all of it shared; or "
-        why += _instead(federation)
+        why += EXACT
         raise UserError("arrays cannot train this task", file=federation.path, key="task", allowed=why)
     grouped = ManyModels(learners, learners.pool, method)
     compressor = make_compressor("none" if federation.hides else federation.gossip.compressor)
@@ -223,14 +223,8 @@ def refuse(federation: FederationConfig, world: WorldSpec, clock: str) -> None:
         raise UserError("arrays cannot simulate this", file=file, key=key, value=value, allowed=allowed)
 
 
-def _instead(federation: FederationConfig) -> str:
-    """Return what simulates the things that arrays do not."""
-    return EXACT if federation.hides is None else REAL
-
-
 def _refused(federation: FederationConfig, world: WorldSpec, clock: str) -> list[tuple[str, Any, str]]:
     """Return key, value and what is allowed for each thing that arrays do not simulate."""
-    instead = _instead(federation)
     training, links = federation.training, world.links
     faults = {
         "crash": world.crashes,
@@ -252,12 +246,12 @@ def _refused(federation: FederationConfig, world: WorldSpec, clock: str) -> list
         "gossip.edge_compressors": federation.edge_compressors,
     }
     plain = bool | int | float | str
-    refused = [(key, value if isinstance(value, plain) else None, instead) for key, value in faults.items() if value]
+    refused = [(key, value if isinstance(value, plain) else None, EXACT) for key, value in faults.items() if value]
     if not is_simulated(method_of(federation)):
-        allowed = f"a method that exchanges the model alone, without terms, or variate; or {instead}"
+        allowed = f"a method that exchanges the model alone, without terms, or variate; or {EXACT}"
         refused.append(("training.method", federation.method, allowed))
     if training.speed_correction != 1.0:
-        refused.append(("training.speed_correction", training.speed_correction, f"1, or {instead}"))
+        refused.append(("training.speed_correction", training.speed_correction, f"1, or {EXACT}"))
     if federation.hides is not None:
         return [*refused, *_refused_in_sums(federation, world, clock)]
     return [*refused, *_refused_robust(federation, world, clock), *_refused_graphs(federation, clock)]

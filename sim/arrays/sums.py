@@ -17,6 +17,7 @@ from p2pfl.errors import UserError
 from p2pfl.features.shared_noise.rounds import too_large
 from p2pfl.learn.averaging import AveragedRounds
 from sim.arrays.vectors import CHUNK_FLOATS, Integers, Train
+from sim.learning.batching import rate_of
 
 if TYPE_CHECKING:
     from sim.arrays.setting import Setting
@@ -32,6 +33,7 @@ class Sums:
         federation = setting.federation
         assert federation.hides is not None  # noqa: S101 - the caller has looked
         how: dict[str, Any] = {"size": setting.size, "members": setting.nodes, "seed": federation.seed}
+        how["method"] = setting.method
         self.averaged = [AveragedRounds(federation.hides, **how, node=node) for node in range(setting.nodes)]
         self.entries, rows = self.averaged[0].entries, int(setting.samples.sum())
         if (mistake := too_large(federation, self.averaged[0])) is not None:
@@ -40,7 +42,8 @@ class Sums:
             raise UserError("too many rows for a sum", file=federation.path, key="task", value=rows)
         for averaged in self.averaged:
             averaged.rows = rows
-        self.samples, self.train, self.model = setting.samples, train, setting.initial
+        self.samples, self.steps, self.train = setting.samples, setting.steps, train
+        self.training, self.model = federation.training, setting.initial
 
     @property
     def x(self) -> Tensor:
@@ -49,13 +52,13 @@ class Sums:
 
     def run(self, rounds: int) -> Iterator[int]:
         """Yield the number of each round that is done."""
-        first, *others = self.averaged
+        first, nodes = self.averaged[0], len(self.averaged)
         for number in range(rounds):
-            total = self.sum_of(np.arange(len(self.averaged)), number)
-            moved = first.next_model(self.model.cpu().numpy(), total, len(self.averaged), number)
-            self.model = self.model.new_tensor(moved)
-            for averaged in others:
-                averaged.common = first.common
+            total, start = self.sum_of(np.arange(nodes), number), self.model.cpu().numpy()
+            for averaged in self.averaged if first.given else (first,):
+                self.model = self.model.new_tensor(averaged.next_model(start, total, nodes, number))
+            for averaged in self.averaged:
+                averaged.common, averaged.part = first.common, None
             yield number + 1
 
     def sum_of(self, nodes: Integers, number: int) -> Words:
@@ -64,11 +67,14 @@ class Sums:
         chunk = max(1, CHUNK_FLOATS // len(start))
         for some in np.split(nodes, range(chunk, len(nodes), chunk)):
             models = self.model.repeat(len(some), 1)
-            self.train(some, np.full(len(some), number), models, None)
+            variates = [variate for node in some if (variate := self.averaged[node].variate) is not None]
+            given = models.new_tensor(np.stack(variates)) if variates else None
+            self.train(some, np.full(len(some), number), models, given)
             for node, ended in zip(some.tolist(), models.cpu().numpy(), strict=True):
                 averaged = self.averaged[node]
-                averaged.give_change(start, ended, int(self.samples[node]), number)
+                about, rate = (start, ended, int(self.samples[node]), number), rate_of(self.training, number)
+                averaged.give_change(*about, steps=int(self.steps[node]), rate=rate)
                 assert averaged.part is not None  # noqa: S101 - this is what it has given
                 total += averaged.part.view(np.uint64)
-                averaged.part = None
+                averaged.part = averaged.part if averaged.given else None
         return total

@@ -20,18 +20,20 @@ from p2pfl.learn.privacy.accounting import Spend, epsilon_of
 from p2pfl.learn.privacy.gradients import LayerChain
 from p2pfl.learn.privacy.noise import Seeded
 from p2pfl.reporting.vitals import Vitals
-from sim.audits.membership import attack_members, canary, reuse
+from sim.audits.membership import attack_members, canary, label_changes, name_labels, reuse
 from sim.audits.reconstruction import InversionSettings, Rebuilder, Rebuilt
 from sim.audits.scene import Observation, Scene, observe_real, observe_simulated
 
 Observe = Callable[[FederationConfig, int], Observation]
 
+DIFFERENCES = "differences"
 ATTACKS: Mapping[str, str] = {
     "rank-one": "inputs, exactly, from rounds of one step on one row",
     "inversion": "inputs, by gradient inversion, from rounds of one row and from those that are configured",
     "membership": "which rows were trained on, by likelihood ratio",
     "told": "which figures about private rows a real node reveals besides its model",
     "canary": "whether the noise is what it claims to be, and never the same twice",
+    DIFFERENCES: "which labels a node's rows have, by its change, or by sums of hidden models that differ by its group",
 }
 GONE = ("steps", "restart")
 """Attacks on the mechanism alone, which are with the tests now: `tests/sim/audits/test_planted.py`."""
@@ -41,6 +43,8 @@ NOT_RUN = "no time"
 SIMULATOR, LEARNER, REAL = "simulator", "learner", "real nodes"
 LISTENED = 2
 """The number of rounds in which the audit records what nodes send."""
+HIDDEN_ALONE = "hidden alone"
+"""The column of what sums would tell without groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,15 +159,18 @@ class Layer:
 
 
 def layers_of(scene: Scene) -> list[Layer]:
-    """List the layers: none, compression, and each unit of privacy, as promised or, as an example, at epsilon 8."""
+    """List the layers: none, compression, and each unit of privacy, as promised or, as an example, at epsilon 8. Where
+    models are hidden: gossip, and sums by groups and without.
+    """
     plain = replace(scene.federation, gossip=replace(scene.federation.gossip, compressor="none"))
+    if scene.hides is not None:
+        hidden = Layer(name=f"hidden, {scene.hides.bits} bits", federation=replace(plain, hides=scene.hides))
+        alone = replace(hidden, name=HIDDEN_ALONE, missing="if sums could differ by one member; for differences")
+        return [Layer(name="gossip", federation=plain), hidden, alone]
     own = scene.federation.gossip.compressor
     compressor = EXAMPLE_COMPRESSOR if own == "none" else own
     squeezed = replace(plain, gossip=replace(plain.gossip, compressor=compressor))
     bare = [Layer(name="no layer", federation=plain), Layer(name=compressor, federation=squeezed)]
-    if scene.hides is not None:
-        hidden = replace(plain, hides=scene.hides)
-        bare.append(Layer(name=f"hidden, {scene.hides.bits} bits", federation=hidden))
     return bare + [_private(scene, plain, unit) for unit in (RECORD, MEMBER)]
 
 
@@ -201,12 +208,13 @@ class Auditor:
         *,
         attacks: Sequence[str] = tuple(ATTACKS),
         effort: Effort | None = None,
+        colluders: int | None = None,
         observe: Observe = observe_real,
         on_progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.scene, self.attacks, self.effort = scene, attacks, effort or Effort()
-        self.observe, self.on_progress = observe, on_progress
-        self.layers = layers_of(scene)
+        self.observe, self.on_progress, self.colluders = observe, on_progress, colluders
+        self.layers = [x for x in layers_of(scene) if x.name != HIDDEN_ALONE or DIFFERENCES in attacks]
         self._began = time.monotonic()
         self.findings = AuditFindings(
             node=scene.name,
@@ -231,6 +239,8 @@ class Auditor:
         """Run the audit. Raises UserError if a layer's settings are wrong, LearningError if the task failed."""
         if "canary" in self.attacks:  # an audit that runs out of time before this says least
             self.try_canary()
+        if DIFFERENCES in self.attacks:
+            self._name_labels()
         if "told" in self.attacks:
             self._listen()
         if {"rank-one", "inversion"} & set(self.attacks):
@@ -387,6 +397,39 @@ class Auditor:
         others = [self.scene.data[index].train for index in range(len(self.scene.data)) if index != self.scene.victim]
         inputs = np.concatenate([np.asarray(samples.rows(torch.arange(len(samples)))[0]) for samples in others])
         return self._rebuilder(self.layers[0].federation).recognizable_db(inputs)
+
+    def _name_labels(self) -> None:
+        """Name labels by a node's own change in gossip, and by what groups of hidden models add to sums."""
+        about, groups = "labels by differences", self.scene.groups
+        for layer in self.layers:
+            if layer.missing or self.left_s <= 0:
+                continue
+            self.on_progress(f"{about}: {layer.name}")
+            copied, whole = layer.copy(rounds=self.effort.rounds), self.scene.whole
+            if copied.hides is None:
+                seen = label_changes(self.scene, copied)
+            elif whole is None:
+                seen = "not all members' data are on this machine"
+            else:
+                copied = replace(whole.federation, hides=copied.hides, training=copied.training)
+                seen = label_changes(whole, copied, limit_s=self.left_s / 2)
+            if isinstance(seen, str):
+                self.findings.note(f"{about}, {layer.name}: left out, {seen}")
+            elif copied.hides is None:
+                self._add_labels(layer.name, name_labels(*seen, [{0}]))
+            else:
+                count = self.colluders or copied.hides.colluders
+                self._add_labels(layer.name, name_labels(*seen, groups))
+                self._add_labels(HIDDEN_ALONE, name_labels(*seen, [{member} for member in range(len(seen[1]))]))
+                self._add_labels(layer.name, name_labels(*seen, groups, colluders=count), f", {count} colluding")
+                text = (
+                    "of sums of all members that differ by a group; colluding: its colluders take out their own parts"
+                )
+                self.findings.note(f"{about}: {text}")
+
+    def _add_labels(self, layer: str, aucs: Mapping[str, float], how: str = "") -> None:
+        for name, auc in aucs.items():
+            self.findings.add(f"labels by {name}{how}, AUC", SIMULATOR, "", {layer: auc})
 
     def _ask_for_members(self) -> None:
         aucs, rates = dict[str, Value](), dict[str, Value]()

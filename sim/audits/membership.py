@@ -6,6 +6,10 @@ with it and without it. The attacker trains these shadow models itself, copies o
 the rows, so it knows everything except which rows there are. As in the paper, success is measured by the true positive
 rate at a low false positive rate, not only by the area under the curve.
 
+*Which labels* a node has: the last layer's bias rises for those (Wainakh et al. 2022, arXiv 2105.09369), in the change
+that a neighbor sees, or in the difference of two sums with and without a member or a group (So et al. 2021, arXiv
+2106.03328).
+
 The *canary* is a row with an arbitrarily large gradient that points against all others, so that whatever passes the
 clipping is seen (Nasr et al. 2021, arXiv 2101.04535; 2023, arXiv 2302.07956), in many rounds with it and without it.
 The model is a bare vector; the mechanism is the learner's own: its randomness, its clipping, its noise.
@@ -20,7 +24,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
@@ -42,7 +46,8 @@ from p2pfl.learn.privacy.plan import Protection
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.tensors import FlatModule, TensorSamples
 from p2pfl.learn.trainer import TorchLearner
-from sim.audits.scene import Observation, Scene, observe_simulated
+from sim.audits.reconstruction import last_bias
+from sim.audits.scene import Observation, Scene, hidden_rounds, observe_simulated
 
 Values = NDArray[np.floating[Any]]
 CONFIDENCE = 0.95
@@ -268,6 +273,56 @@ def last_shown(observed: Observation, federation: FederationConfig) -> np.ndarra
     """Return the victim's model (d,) as neighbors saw it after its last local round."""
     seen = observed.rounds()[: federation.training.rounds]
     return seen[-1].start + seen[-1].change if seen else observed.initial
+
+
+ONE_ROUND, TWO_ROUNDS = "one round", "two rounds"
+
+
+def label_changes(
+    scene: Scene, federation: FederationConfig, *, limit_s: float = math.inf
+) -> tuple[Values, Flags] | str:
+    """Return the changes (rounds, members, classes) of the last layer's biases, and whose rows have which labels
+    (members, classes): of the victim in gossip, of all members of hidden models. Or say why there is nothing to name.
+    """
+    ends_at, learners = time.monotonic() + limit_s, scene.learners(federation, Seeded(federation.seed))
+    bias = last_bias(learners[0].model.module, learners[0].model.flat.places)
+    if not learners[0].labels or bias is None:
+        return "the last layer has no bias that is shared" if learners[0].labels else "the task is not to tell classes"
+    targets = [data.train.rows(torch.arange(len(data.train)))[1] for data in scene.data]
+    has, changes = np.array([np.isin(np.arange(bias.stop - bias.start), each) for each in targets]), list[Values]()
+    if federation.hides is None:
+        has, observed = has[[scene.victim]], observe_simulated(federation, learners, scene.victim)
+        changes = [each.change[None, bias] for each in observed.rounds()[: federation.training.rounds]]
+    else:
+        for each, *_ in hidden_rounds(federation, learners, federation.hides):
+            changes.append(each[:, bias])
+            if time.monotonic() > ends_at:
+                break
+    if not changes:
+        return "no round was seen"
+    return "each node has rows of all labels" if has.all() else (np.stack(changes), has)
+
+
+def name_labels(
+    changes: Values, has: Flags, groups: Sequence[Collection[int]], *, colluders: int = 0
+) -> dict[str, float]:
+    """Return the AUC with which the difference of two sums, the second without one of `groups`, names its members'
+    labels: of sums of one round, and of a round and the next. As many of the group as `colluders` take out their parts.
+
+    `changes` and `has` are those of `label_changes`. Without other groups there is no second sum: the first one tells.
+    """
+    told: dict[str, list[tuple[Values, Flags]]] = {ONE_ROUND: [], TWO_ROUNDS: []}
+    for order in map(sorted, groups):
+        without = np.delete(changes, order, axis=1).sum(axis=1)
+        for first in range(len(order) if colluders else 1):  # of all coalitions, those side by side
+            turned = order[first:] + order[:first]
+            known = np.delete(changes, turned[:colluders], axis=1).sum(axis=1)
+            for member in turned[colluders:]:
+                told[ONE_ROUND] += zip(known - without, [has[member]] * len(known), strict=True)
+                if len(order) < len(has):
+                    told[TWO_ROUNDS] += zip(known[:-1] - without[1:], [has[member]] * (len(known) - 1), strict=True)
+    pairs = {name: [np.concatenate(part) for part in zip(*each, strict=True)] for name, each in told.items() if each}
+    return {name: judge(scores, flags).auc for name, (scores, flags) in pairs.items()}
 
 
 NOISE = 1.0

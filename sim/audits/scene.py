@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
@@ -35,6 +35,7 @@ from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.features import FEATURES
 from p2pfl.features.status.feature import StatusDisplay
+from p2pfl.features.sums.sessions import groups_of
 from p2pfl.fleet.fleet import STOPPED, Child
 from p2pfl.fleet.one_process import InProcessFleet, _with_keys, run_selecting
 from p2pfl.learn.averaging import AveragedLearner, AveragedRounds
@@ -86,6 +87,10 @@ class Scene:
     """The privacy settings of the federation."""
     hides: HideConfig | None = None
     """How the federation hides models; `federation` does not."""
+    groups: tuple[frozenset[int], ...] = ()
+    """The groups by which sums of hidden models differ, of members of `whole`."""
+    whole: Scene | None = None
+    """The scene of all members where models are hidden; None if some of their data are not on this machine."""
 
     @property
     def name(self) -> str:
@@ -206,7 +211,17 @@ def _scene_around(federation: FederationConfig, task: Task, held: dict[int, Data
         notes.append(f"attacked is a copy of {len(chosen)} of the {len(federation.members)} nodes: {', '.join(names)}")
     if liars_of(federation.gossip.rule):
         notes.append("the copy mixes by the mean: what a neighbor is shown does not depend on the rule")
-    edges = _edges(federation, chosen)
+    scene = _copied(federation, task, data, chosen, names)
+    whole = None
+    if federation.hides is not None and len(held) == len(federation.members):
+        whole = _copied(federation, task, [*held.values()], [*held], [member.name for member in federation.members])
+    return replace(scene, notes=tuple(notes), groups=groups_of(federation), whole=whole)
+
+
+def _copied(
+    federation: FederationConfig, task: Task, data: Sequence[DataSets], chosen: Sequence[int], names: Sequence[str]
+) -> Scene:
+    """Return the scene around the first of the chosen members, with these names and data."""
     copied = replace(
         federation,
         path=federation.path.parent / "audit",  # no file: nodes of the copy have none of their own
@@ -215,7 +230,7 @@ def _scene_around(federation: FederationConfig, task: Task, held: dict[int, Data
             replace(federation.members[min(index, len(federation.members) - 1)], index=place, name=name, address=None)
             for place, (index, name) in enumerate(zip([*chosen, *chosen][: len(names)], names, strict=True))
         ),
-        edges=edges,
+        edges=_edges(federation, chosen),
         schedule=(),
         edge_compressors={},
         founders=(),
@@ -230,7 +245,6 @@ def _scene_around(federation: FederationConfig, task: Task, held: dict[int, Data
         task=_in_memory(task, data),
         data=data,
         victim=0,
-        notes=tuple(notes),
         privacy=federation.privacy,
         hides=federation.hides,
     )
@@ -486,25 +500,39 @@ def observe_sums(
     """Run rounds of hidden models, and see the mean change of the victim and one other member in each: the smallest sum
     that is left of a group if as many work together as may. Raises LearningError if the task failed.
     """
-    how: dict[str, Any] = {"members": len(learners), "seed": federation.seed}
+    pair, seen, model = [victim, federation.neighbors(victim)[0]], list[RoundSeen](), learners[0].initial()
+    for number, (changes, rows, after) in enumerate(hidden_rounds(federation, learners, hides)):
+        change = changes[pair].sum(axis=0) / rows[pair].sum()
+        seen.append(RoundSeen(number=number, start=model, change=change, flows=None))
+        model = after
+    models = np.stack([model] * len(learners))
+    return Observation(victim=victim, initial=learners[0].initial(), sightings=(), models=models, seen=seen)
+
+
+def hidden_rounds(
+    federation: FederationConfig, learners: Sequence[Learner], hides: HideConfig
+) -> Iterator[tuple[Vector, Vector, Vector]]:
+    """Run rounds of hidden models. Yield of each what sums are sums of: the members' changes (members, d), each times
+    its rows, and these rows (members,); and the common model (d,) after it. Raises LearningError if the task failed.
+    """
+    how: dict[str, Any] = {"members": len(learners), "seed": federation.seed, "method": method_of(federation)}
     nodes = [AveragedLearner(learner, hides, **how, node=node) for node, learner in enumerate(learners)]
-    common, model = nodes[0].averaged, learners[0].initial()
-    mean = AveragedRounds(replace(hides, outer=MEAN, outer_rate=None), size=model.size, **how, node=victim)
+    model, common = learners[0].initial(), nodes[0].averaged
+    mean = AveragedRounds(replace(hides, outer=MEAN, outer_rate=None), size=model.size, **how, node=0)
     for averaged in (mean, *(node.averaged for node in nodes)):
         averaged.rows = sum(learner.samples for learner in learners)
-    pair, seen, method = (victim, federation.neighbors(victim)[0]), list[RoundSeen](), method_of(federation)
     for number in range(federation.training.rounds or ROUNDS):
+        start, mean.common = model, common.common
         for node in nodes:
-            node.train(RoundStart(model, method=method), number)
-        parts = [np.asarray(node.averaged.part, np.uint64) for node in nodes]
-        mean.common = common.common
-        change = mean.next_model(model, parts[pair[0]] + parts[pair[1]], len(pair), number) - model
-        seen.append(RoundSeen(number=number, start=model, change=change, flows=None))
-        model = common.next_model(model, np.sum(parts, axis=0, dtype=np.uint64), len(nodes), number)
-        for node in nodes[1:]:
-            node.averaged.common = common.common
-    models = np.stack([model] * len(nodes))
-    return Observation(victim=victim, initial=learners[0].initial(), sightings=(), models=models, seen=seen)
+            node.train(RoundStart(start), number)
+        parts = np.array([node.averaged.part for node in nodes], np.uint64)
+        rows, total = parts[:, 0].astype(np.float32), parts.sum(axis=0)
+        model, *_ = [node.averaged.next_model(start, total, len(nodes), number) for node in nodes]
+        changes, before = list[Vector](), mean.common
+        for part in parts:
+            mean.common = before
+            changes.append(mean.next_model(start, part, 1, number) - start)
+        yield np.stack(changes) * rows[:, None], rows, model
 
 
 class Spied(Application):

@@ -25,20 +25,22 @@ Examples:
   p2pfl audit ward-7 --attacks rank-one,canary --format json
   p2pfl audit ward-7 --attacks sums --colluders 2
 
-Attacks: rank-one, inversion, membership, told, canary. What each is, and what its figures mean:
+Attacks: rank-one, inversion, membership, told, canary, differences. What each is, and what its figures mean:
 docs/explanation/privacy.md. And sums, by itself: docs/explanation/sums.md.
 """
 
+DEFAULT = "all but sums; differences where models are hidden"
+COLLUDERS = "For sums and differences: how many members may look together.  [default: privacy.colluders, or 1]"
 SHARE = "recognizable"
 MOST_NAMES = 3
 
 
 @click.command("audit", epilog=EPILOG)
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
-@click.option("--attacks", metavar="NAMES", help="Only these attacks, separated by commas.  [default: all but sums]")
+@click.option("--attacks", metavar="NAMES", help=f"Only these attacks, separated by commas.  [default: {DEFAULT}]")
 @click.option("--node", metavar="NAME", help="The node to attack.  [default: the one with most neighbors]")
 @click.option("--quick", is_flag=True, help="One minute: fewer rounds and tries, no membership attack.")
-@click.option("--colluders", type=click.IntRange(1), help="For sums: how many members may look together.  [default: 1]")
+@click.option("--colluders", type=click.IntRange(1), help=COLLUDERS)
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @format_option("table", "json", "csv")
 def audit(
@@ -57,7 +59,7 @@ def audit(
     the nodes whose folders are here, in the simulator and with real nodes in this process. Nothing leaves the machine.
     Exits with 1 if the mechanism does not do what it claims; 0 means that what was tried has found no such mistake.
     """
-    from sim.audits.audit import QUICK, SUMS, Auditor, Effort  # noqa: PLC0415 - `--help` stays instant
+    from sim.audits.audit import DIFFERENCES, QUICK, SUMS, Auditor, Effort  # noqa: PLC0415 - `--help` stays instant
     from sim.audits.scene import scene_of  # noqa: PLC0415 - as above
 
     names, effort = _attack_names(attacks, quick=quick), QUICK if quick else Effort()
@@ -67,11 +69,17 @@ def audit(
             click.echo(f"  {text}", err=True)
 
     if names == (SUMS,):
-        return _audit_sums(federation, node=node, colluders=colluders or 1, quick=quick, form=form, tell=tell)
-    if colluders is not None:
-        raise UserError("is for sums", key="--colluders", value=colluders, allowed="with --attacks sums")
+        return _audit_sums(federation, node=node, colluders=colluders, quick=quick, form=form, tell=tell)
+    scene = scene_of(federation, node=node)
+    if attacks is None and scene.hides is None:
+        names = tuple(name for name in names if name != DIFFERENCES)
+    least = min(map(len, scene.groups)) if scene.groups and DIFFERENCES in names else 0
+    if colluders is not None and colluders >= least:
+        said = ("too many", f"1 to {least - 1}: the smallest group has {least} members")
+        text, allowed = said if least else ("is for sums", "with --attacks sums, or differences of hidden models")
+        raise UserError(text, key="--colluders", value=colluders, allowed=allowed)
     _quiet_nodes()
-    findings = Auditor(scene_of(federation, node=node), attacks=names, effort=effort, on_progress=tell).run()
+    findings = Auditor(scene, attacks=names, effort=effort, colluders=colluders, on_progress=tell).run()
     for note in findings.notes if form == "table" else ():
         click.echo(f"note: {note}", err=True)
     title = f"what neighbors learn of the {findings.samples} rows of {findings.node}"
@@ -104,7 +112,7 @@ def _quiet_nodes() -> None:
 
 
 def _audit_sums(
-    path: Path, *, node: str | None, colluders: int, quick: bool, form: Form, tell: Callable[[str], None]
+    path: Path, *, node: str | None, colluders: int | None, quick: bool, form: Form, tell: Callable[[str], None]
 ) -> int:
     """Attack the secure sums of the federation's members, on its graph. Raises UserError."""
     from sim.audits.sums import FEWEST_OTHERS, MOST_MEMBERS, attack_sums  # noqa: PLC0415 - as above
@@ -114,6 +122,7 @@ def _audit_sums(
     if not 3 <= count <= MOST_MEMBERS:
         allowed = f"3 to {MOST_MEMBERS} members"
         raise UserError("sums are not audited", file=federation.path, key="members", value=count, allowed=allowed)
+    colluders = colluders or int(getattr(federation.hides or federation.privacy, "colluders", 1))
     if colluders > count - FEWEST_OTHERS:
         allowed = f"up to {count - FEWEST_OTHERS} of {count} members: the others' sum tells a summand else"
         raise UserError("too many", key="--colluders", value=colluders, allowed=allowed)

@@ -121,14 +121,13 @@ def _row(standing: SystemStanding) -> dict[str, Any]:
 
     system = standing.system
     low, high = system.guaranteed
-    row: dict[str, Any] = {
-        "degree": system.graph.degree,
-        "rule": system.rule.partition(":")[0],
-        "compressor": system.compressor,
-        "method": system.method.partition(":")[0],
-        "worst": _figure(standing.honest_worst),
-        "mean": _figure(standing.honest_mean),
-    }
+    row: dict[str, Any] = {"degree": system.graph.degree}
+    if system.hides is None:
+        rule, method = (words.partition(":")[0] for words in (system.rule, system.method))
+        row |= {"rule": rule, "compressor": system.compressor, "method": method}
+    else:
+        row |= {"bits": system.hides.bits, "outer": system.hides.outer, "outer_rate": system.hides.outer_rate or "-"}
+    row |= {"worst": _figure(standing.honest_worst), "mean": _figure(standing.honest_mean)}
     if standing.lied_to is not None:
         row |= {"attacked": _figure(standing.worst), "liars": str(low) if low == high else f"{low} to {high}"}
     return row | {

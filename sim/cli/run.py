@@ -63,12 +63,10 @@ def run(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         federation, world = _build(asked | {"arrays": arrays, "clock": clock})
-        as_arrays = arrays or federation.hides is not None
-        for key, value in {"--references": references or None}.items() if as_arrays else {"--clock": clock}.items():
+        for key, value in {"--references": references or None}.items() if arrays else {"--clock": clock}.items():
             if value is not None:
-                how_else = "without" if as_arrays else "with"
-                allowed = f"{how_else} --arrays" + " or hidden models" * as_arrays
-                raise UserError(f"is for runs {how_else} --arrays", key=key, value=value, allowed=allowed)
+                how_else = "without --arrays" if arrays else "with --arrays"
+                raise UserError(f"is for runs {how_else}", key=key, value=value, allowed=how_else)
         how = {"references": references is not False, "alone": bool(references), "arrays": arrays, "clock": clock}
         with _named_as_asked(asked):
             outcome = _simulate(federation, world, how, data="federation" in asked, quiet=quiet)

@@ -44,7 +44,7 @@ GROUP_FLOATS, BATCH_FLOATS = 640_000, 2_500_000
 def make_learners(federation: FederationConfig, **how: Any) -> Learners:
     """Build all members' learners, from one task; `how` is for `load_learners`, which raises UserError."""
     learners, method, rounds = load_learners(federation, **how), method_of(federation), federation.training.rounds
-    if rounds is not None and rounds * len(learners) < WORTH_A_LOOK:
+    if federation.hides is not None or (rounds is not None and rounds * len(learners) < WORTH_A_LOOK):
         return Learners(learners, method)
     return BatchedLearners(learners, method)
 

@@ -169,7 +169,7 @@ class Learners:
     `how` says how rounds are computed, "batched" or "one at a time", and why.
     """
 
-    how = "one at a time: few rounds in all"
+    how = "one at a time: few rounds in all, or parts of sums"
 
     def __init__(self, learners: Sequence[Learner], method: Method) -> None:
         self.learners, self.method = learners, method

@@ -182,7 +182,8 @@ def closing_of(wishes: PlanWishes, system: PlannedSystem) -> str | None:
 
 def clock_of(wishes: PlanWishes) -> str:
     """Return the clock of arrays: in step is the cheaper one, and says nothing of a world's speeds and latencies."""
-    return "in-step" if wishes.world is None else "apart"
+    hides = wishes.base is not None and wishes.base.hides is not None
+    return "in-step" if wishes.world is None and not hides else "apart"
 
 
 @dataclass(slots=True)
@@ -248,6 +249,7 @@ class PlanSearch:
             "rule": system.rule,
             "compressor": system.compressor,
             "method": system.method,
+            "privacy": system.privacy,
             "world": NONE if wishes.world is None else str(wishes.world.absolute()),
             "byzantine": 0 if trial.attack == HONEST else wishes.liars,
             "attack": trial.attack,

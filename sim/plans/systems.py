@@ -12,7 +12,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -20,6 +20,7 @@ from pathlib import Path
 from p2pfl.aggregate import Advice, advice, liars_of
 from p2pfl.config.load import load_config
 from p2pfl.config.model import FederationConfig, TrainingConfig, usual_method
+from p2pfl.config.sections import ADAM, MOMENTUM, HideConfig
 from p2pfl.engine.rounds import FRAGMENTS, suits_fragments
 from p2pfl.errors import UserError
 from p2pfl.learn.task import Task, leaves_few_classes
@@ -102,9 +103,12 @@ def check_wishes(wishes: PlanWishes) -> None:
 def _mistakes(wishes: PlanWishes) -> Iterator[UserError]:
     count, liars, most = wishes.count, wishes.liars, wishes.max_degree
     least, base = 2 * liars + 1, wishes.base
-    if base is not None and base.in_step_by:
+    if base is not None and base.hides is not None and liars:
+        text = "who lies spoils sums unnoticed, and models are hidden: no rule sees a node's part alone"
+        yield UserError(text, key="--liars", value=liars, allowed="0, or a federation whose nodes gossip")
+    elif base is not None and base.in_step_by and base.hides is None:
         text = f"its rounds are secure sums ({base.in_step_by}): no rule, compressor or method is left to choose"
-        yield UserError(text, key="--task", value=wishes.task, allowed="a federation whose nodes gossip")
+        yield UserError(text, key="--task", value=wishes.task, allowed="one of nodes that gossip, or hide models")
     if wishes.base is not None and wishes.nodes not in (None, count):
         text = f"the federation of --task has {count} nodes"
         yield UserError(text, key="--nodes", value=wishes.nodes, allowed="without --nodes")
@@ -139,8 +143,10 @@ ROBUST_RULES = ("hampel", "nnm+trimmed-mean", "cs+", "geometric-median", "trimme
 COMPRESSORS = ("q4", "rotate+q2", "q8")
 FRUGAL = ("rotate+q2", "rotate+sign")
 """Compressors that are looked at first if bytes are limited."""
-MOMENTUM, TRACKING = "momentum", "tracking"
-"""Methods beside the usual one; momentum is the first where nodes may lie. Tracking sends twice as much."""
+TRACKING = "tracking"
+"""A method beside the usual one and momentum, which is the first where nodes may lie. It sends twice as much."""
+STEPS, BITS = ((ADAM, 0.05), (ADAM, 0.1), (ADAM, 0.03), (MOMENTUM, 0.3)), (8, 4)
+"""Common steps, with their rates, and bits that are looked at where models are hidden, beside the federation's own."""
 
 Tell = Callable[[str], None]
 
@@ -167,6 +173,14 @@ class PlannedSystem:
     compressor: str
     method: str
     changes: int
+    hides: HideConfig | None = None
+    """Set where models are hidden: then it is decided in place of rule, compressor and method."""
+
+    @property
+    def privacy(self) -> str | None:
+        """As `--privacy` has it."""
+        keys = {} if self.hides is None else asdict(self.hides)
+        return ",".join(f"{key}={value}" for key, value in keys.items() if value is not None) or None
 
     @property
     def guaranteed(self) -> tuple[int, int]:
@@ -207,6 +221,9 @@ def find_graphs(
 
 def systems(wishes: PlanWishes, graphs: Sequence[PlannedGraph]) -> list[PlannedSystem]:
     """Return all combinations, those with the fewest changes first."""
+    base = wishes.base
+    if base is not None and base.hides is not None:
+        return _hidden_systems(base, base.hides, graphs)
     first = advised(wishes, graphs[0]).rules if wishes.liars else ()
     robust = sorted(ROBUST_RULES, key=lambda name: name not in first) if wishes.liars else []
     rules = [*(f"{name}:b={wishes.liars}" for name in robust), MEAN]
@@ -220,6 +237,16 @@ def systems(wishes: PlanWishes, graphs: Sequence[PlannedGraph]) -> list[PlannedS
             changes = sum(index > 0 for index in (i, j, k, m))
             made.append(PlannedSystem(graph=graph, rule=rule, compressor=compressor, method=method, changes=changes))
     return sorted(made, key=lambda system: -system.changes)[::-1]
+
+
+def _hidden_systems(base: FederationConfig, own: HideConfig, graphs: Sequence[PlannedGraph]) -> list[PlannedSystem]:
+    usual = {"rule": base.gossip.rule, "compressor": base.gossip.compressor, "method": base.method}
+    steps, bits = dict.fromkeys([(own.outer, own.outer_rate), *STEPS]), dict.fromkeys([own.bits, *BITS])
+    made = []
+    for (i, graph), (j, (outer, rate)), (k, each) in product(enumerate(graphs), enumerate(steps), enumerate(bits)):
+        hides, changes = replace(own, bits=each, outer=outer, outer_rate=rate), sum(index > 0 for index in (i, j, k))
+        made.append(PlannedSystem(graph=graph, **usual, changes=changes, hides=hides))
+    return sorted(made, key=lambda system: system.changes)
 
 
 def advised(wishes: PlanWishes, graph: PlannedGraph) -> Advice:

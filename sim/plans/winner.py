@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from p2pfl.config.sections import HideConfig
 from p2pfl.config.writing import toml_value
 from p2pfl.errors import UserError
 from p2pfl.node.folders import save
@@ -46,19 +47,20 @@ def write_plan(plan: SystemPlan, out: Path) -> Path:
         save(dataclasses.replace(made, name="plan", training=training), winner)
     else:
         winner.mkdir()
-        replace(winner / CHANGES, _changes(wishes, choices).encode())
+        replace(winner / CHANGES, _changes(wishes, choices, system.hides).encode())
         shutil.copyfile(system.graph.file, winner / GRAPH)
     replace(out / EVIDENCE, (json.dumps(evidence(plan), indent=1) + "\n").encode())
     return winner
 
 
-def _changes(wishes: PlanWishes, choices: dict[str, str]) -> str:
+def _changes(wishes: PlanWishes, choices: dict[str, str], hides: HideConfig | None) -> str:
     """Return the tables that a federation's file is to have, where they differ from its own."""
     tables: dict[str, dict[str, Any]] = {
         "federation": {"topology": GRAPH},
         "task": {} if wishes.partition is None else {"partition": wishes.partition},
         "training": {"method": choices["method"]} | ({} if wishes.rounds is None else {"rounds": wishes.rounds}),
         "gossip": {name: choices[name] for name in ("rule", "compressor")},
+        "privacy": {} if hides is None else {k: v for k, v in dataclasses.asdict(hides).items() if v is not None},
     }
     lines = {name: [f"{key} = {toml_value(value)}" for key, value in keys.items()] for name, keys in tables.items()}
     return "\n".join("\n".join([f"[{name}]", *keys, ""]) for name, keys in lines.items() if keys)
@@ -88,7 +90,12 @@ def command_of(plan: SystemPlan, standing: SystemStanding, attack: str, seed: in
         words += ["--nodes", str(wishes.count)]
     words += ["--topology", str(system.graph.file), "--rule", system.rule, "--compressor", system.compressor]
     words += ["--method", system.method, "--seed", str(seed)]
-    more = {"rounds": wishes.full, "partition": wishes.partition, "world": wishes.world}
+    more: dict[str, Any] = {
+        "privacy": system.privacy,
+        "rounds": wishes.full,
+        "partition": wishes.partition,
+        "world": wishes.world,
+    }
     for name, value in (more | {"closing": closing_of(wishes, system)}).items():
         if value is not None:
             words += [f"--{name}", str(value)]
@@ -106,7 +113,7 @@ def _row(plan: SystemPlan, standing: SystemStanding) -> dict[str, Any]:
         "graph": system.graph.topology.spec,
         "file": str(system.graph.file),
         "degree": system.graph.degree,
-        **{name: getattr(system, name) for name in ("rule", "compressor", "method")},
+        **{name: getattr(system, name) for name in ("rule", "compressor", "method", "privacy")},
         **{name: getattr(standing, name) for name in ("worst", "honest_worst", "honest_mean", "bytes_per_day")},
         "worst_attack": attack,
         "virtual_time_s": standing.time_s,

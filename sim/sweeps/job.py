@@ -27,7 +27,7 @@ from p2pfl.learn.task import parse_partition
 from p2pfl.reporting.report import Report
 from p2pfl.specs import whole
 from sim.attacks import ALLOWED_ATTACKS, file_of
-from sim.federations import describe, own_tables, refuse_broken
+from sim.federations import describe, own_tables, refuse_beside_sums, refuse_broken
 from sim.progress import how_it_died, silent
 from sim.worlds.model import LiarSpec, WorldSpec
 from sim.worlds.settling import check_world
@@ -158,17 +158,19 @@ def build(job: Job) -> tuple[FederationConfig, WorldSpec]:
         raise UserError("is for arrays alone", key="clock", value=options["clock"], allowed="with arrays = true")
     try:
         federation, world = build_run({**options, "seed": job.seed})
-        arrays = options.get("arrays") or federation.hides is not None
+        arrays = options.get("arrays")
         if arrays:
             from sim.arrays.setting import refuse  # noqa: PLC0415 - checking other sweeps takes no torch
 
             refuse(federation, world, options.get("clock", "apart"))
+        else:
+            refuse_beside_sums(federation, world)
     except UserError as error:
         # a sweep has no command-line options, but the same names
         error.key = error.key and error.key.removeprefix("--")
         raise
     if options.get("references") and arrays:
-        text, allowed = "are for runs without arrays", "without arrays = true, and without hidden models"
+        text, allowed = "are for runs without arrays", "without arrays = true"
         raise UserError(text, key="references", value=True, allowed=allowed)
     return federation, world
 

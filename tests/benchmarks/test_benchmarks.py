@@ -50,6 +50,7 @@ PARTS = {
     "mutants",
     "recorded",
     "robust/tables",
+    "secaggplus",
     "study/pictures",
     "study/results",
     "study/simple_cnn",
@@ -90,6 +91,14 @@ def test_a_benchmark_runs_at_its_smallest_size(name, tmp_path):
     assert ran.returncode in ({0, 1} if name in TOLD else {0}), ran.stdout + ran.stderr
     assert "Traceback" not in ran.stderr, ran.stderr
     assert ran.stdout
+
+
+@pytest.mark.long
+def test_flower_is_skipped_by_name_where_it_cannot_be_installed(tmp_path):
+    command = [sys.executable, BENCHMARKS / "secaggplus.py", "--venv", tmp_path / "flower"]
+    offline = {"PYTHONPATH": str(ROOT), "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": ""}
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | offline)
+    assert ran.stdout.startswith("skipped: Flower 1.42.0 cannot be installed in ")
 
 
 @pytest.mark.long

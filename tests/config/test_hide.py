@@ -18,6 +18,7 @@ from p2pfl.config import (
     refuse_broken_promises,
 )
 from p2pfl.config.charter import sections
+from p2pfl.learn import method_of
 from p2pfl.node import algorithm_of
 from sim import with_privacy
 
@@ -34,7 +35,9 @@ def test_the_defaults_are_those_of_the_word_alone_and_rounds_go_in_step():
     federation = hidden().config
     assert (federation.privacy, federation.hides) == (None, HideConfig(colluders=1, bits=8, outer="adam"))
     assert (federation.in_step_by, federation.method) == ("hidden models", "plain")
-    assert hidden(method="prox:mu=0.1").config.method == "prox:mu=0.1"
+    for method in ("prox:mu=0.1", "variate:beta=0.5", "normalized:steps=9.0"):
+        assert method_of(hidden(method=method).config).spec == method
+    assert method_of(hidden(method="normalized", local_epochs=2).config).steps == 20
     assert Federation(nodes=8).config.hides is None
 
 
@@ -88,7 +91,11 @@ WRONG = [
     (HIDE, {"schedule": "cosine:time_s=60"}, "training.schedule", "training.rounds"),
     (HIDE, {"rule": "trimmed-mean:b=1"}, "gossip.rule", "mean; or no privacy.hide"),
     (HIDE, {"share": ["0.*"]}, "gossip.share", "no privacy.hide"),
-    (HIDE, {"method": "variate"}, "training.method", "plain or prox"),
+    *(
+        (HIDE, {"method": method}, "training.method", "normalized or plain or prox or variate; or no privacy.hide")
+        for method in ("fair", "momentum", "outer", "tracking")
+    ),
+    (HIDE, {"method": "variate", "local_epochs": 1}, "training.local_epochs", "local_steps; or normalized"),
     (HIDE, {"keep_optimizer": True}, "training.keep_optimizer", "false; or no privacy.hide"),
     (HIDE, {"closing": "train"}, "training.closing", "mix"),
     (HIDE, {"when_through": "train"}, "training.when_through", "mix"),
@@ -121,6 +128,14 @@ def test_nodes_of_which_only_some_hide_differ_by_that_key(tmp_path):
     assert dict(keys(hiding)).keys() - dict(keys(bare)).keys() == {"privacy.hide"}
     assert dict(keys(finer)).keys() - dict(keys(hiding)).keys() == {"privacy.bits"}
     assert len({federation_id(one) for one in (bare, hiding, finer)}) == 3
+
+
+@pytest.mark.parametrize("table", [HIDE, SHARED])
+def test_keys_of_gossip_have_no_effect_on_sums_which_one_notice_says(table):
+    (notice,) = hidden(table, compressor="none", closing_rounds=3).config.notices
+    assert notice.endswith("as nothing is gossiped: training.closing_rounds, gossip.compressor")
+    assert not hidden(table).config.notices
+    assert not Federation(nodes=8, compressor="none", closing_rounds=3).config.notices
 
 
 def test_it_may_be_turned_off_for_a_simulation():

@@ -34,6 +34,18 @@ def test_a_round_adds_what_training_changed_not_what_it_ended_at():
     np.testing.assert_allclose(engine.state.model, mixed + 1.0)
 
 
+def test_a_round_that_nothing_else_moves_takes_no_copy_of_the_model():
+    engine = Pair(dtype=np.float64).engines[0]
+    before = engine.state.model.copy()
+    start = engine.begin_round(StartRound(index=0, accompanied=True, in_place=True)).model
+    assert np.shares_memory(start, engine.state.model)
+    ended = before + 1.0
+    engine.outcomes.put(lambda _: LocalRound(vector=ended, steps=5, learning_rate=0.1, samples=30, loss=0.0))
+    done = engine.run(CommitRound(version=1, trained=True, rho=1.0, elapsed_s=1.0, least_samples=0.0))
+    np.testing.assert_allclose(engine.state.model, before + 1.0)
+    assert done.change.delta is ended  # its memory
+
+
 @pytest.mark.parametrize("rho", [0.5, 2.0])
 def test_rho_scales_what_training_changed(rho):
     pair = Pair(dtype=np.float64)

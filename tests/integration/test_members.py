@@ -108,8 +108,11 @@ async def test_who_was_off_hears_of_it_from_its_neighbors_and_an_older_one_is_re
     assert version_of(nodes[0]) == 2
 
 
-async def test_a_removed_node_stops_and_keeps_what_it_has_learned(chartered, start):
+@pytest.mark.parametrize("privacy", [{}, {"hide": "models"}])
+async def test_a_removed_node_stops_and_keeps_what_it_has_learned(privacy, chartered, start):
     field = chartered(3)
+    field.tables |= {"privacy": privacy} if privacy else {}
+    field.write()
     nodes = start(field)
     await under_way(nodes)
     federation = field.federation()

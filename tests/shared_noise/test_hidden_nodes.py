@@ -7,11 +7,15 @@ import re
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from p2pfl.cli import cli
+from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
 from p2pfl.features.shared_noise import rounds as noise_rounds
 from p2pfl.features.shared_noise.rounds import SumRounds
-from p2pfl.features.sums import CommonState, Refused, SumTalk
+from p2pfl.features.sums import CommonState, Place, Refused, Standings, SumTalk
+from p2pfl.learn import AveragedRounds
 from tests.rounds_kit import broken_off, crash_at
 from tests.shared_noise.conftest import ROUNDS, STEPS
 
@@ -59,8 +63,19 @@ async def test_all_have_the_model_of_pooled_steps_and_no_message_of_gossip_leave
 
 
 async def test_who_dies_takes_its_group_out_and_is_back_with_the_others(hidden_ward, start, seen, monkeypatch):
-    field = hidden_ward(7)
-    crashed = crash_at(monkeypatch, SumRounds, "_make_part", 1, lambda one: one.algorithm.facts.rounds == 2, after=True)
+    """A node's variate moves with the sums that its part is in, and with no others."""
+    move, moved = AveragedRounds.next_model, []
+
+    def next_model(rounds, start, total, members, round_index):
+        before = rounds.variate.copy()
+        model = move(rounds, start, total, members, round_index)
+        moved.append((rounds._node, round_index + 1, bool((rounds.variate != before).any())))
+        return model
+
+    monkeypatch.setattr(AveragedRounds, "next_model", next_model)
+    monkeypatch.setattr("p2pfl.features.sums.rounds.FIRST_S", 4.0)  # node 1 is in the first sums on a busy machine, too
+    field = hidden_ward(7, training={"method": "variate"})
+    crashed = crash_at(monkeypatch, SumRounds, "_make_part", 1, lambda one: one.algorithm.facts.rounds >= 2, after=True)
     nodes = start(field)
     await broken_off(nodes[1], crashed)
     await nodes[6].until(lambda: nodes[6].rounds >= 3, 100)
@@ -72,19 +87,40 @@ async def test_who_dies_takes_its_group_out_and_is_back_with_the_others(hidden_w
     assert all(any(group <= members or not group & members for group in groups) for members in sets)
     assert all(members == set().union(*(group for group in groups if group <= members)) for members in sets)
     assert {3, 4, 5, 6} in sets
+    taken = {(node, label): done.members for node, sums in seen.sums.items() for label, _, done in sums}
+    assert all(is_moved == (node in taken[node, f"round {number}"]) for node, number, is_moved in moved)
+    assert {is_moved for *_, is_moved in moved} == {True, False}
 
 
 async def test_a_node_that_crashes_with_a_sum_in_hand_is_back_with_the_others(hidden_ward, start, seen, monkeypatch):
-    field = hidden_ward()
+    field = hidden_ward(training={"method": "variate"})
     crashed = crash_at(monkeypatch, CommonState, "commit", 1, lambda one: one.algorithm.facts.rounds == 2, after=False)
     nodes = start(field)
     await broken_off(nodes[1], crashed)
+    kept = seen.rounds[1].shared.variate
     (nodes[1],) = start(field, 1)
     await finished(nodes)
     alike(field)
+    assert [rounds.shared.variate is None for rounds in seen.rounds.values()] == [False] * 4
+    assert kept.any()
 
 
-async def test_a_part_of_a_refused_sum_is_never_rounded_anew(hidden_ward, start, seen, monkeypatch):
+async def test_who_became_a_member_since_the_start_is_neither_heard_nor_told(hidden_ward, start, seen):
+    nodes = start(hidden_ward())
+    await nodes[0].until(lambda: nodes[0].rounds >= 1)
+    said, newcomer = [], Standings(nodes[0].setup.federation, b"", Identity.generate(), 4, 2)
+    for talk in (seen.rounds[0].talk, seen.rounds[0].state.talk):
+        talk._say = lambda peer, *given, say=talk._say: said.append(peer) or say(peer, *given)
+    for channel in seen.rounds[0].channels():
+        channel.handler.opened(4)
+        channel.handler.hear(4, newcomer.state(Place(0, bytes(32)), 1))
+        channel.handler.closed(4)
+    assert 4 not in said
+    await finished(nodes)
+
+
+@pytest.mark.parametrize("method", ["plain", "variate"])
+async def test_a_part_of_a_refused_sum_is_never_rounded_anew(hidden_ward, start, seen, monkeypatch, method):
     total, given = SumTalk.sum, []
 
     async def refuse_once(talk, label, values, terms, **asked):
@@ -96,10 +132,13 @@ async def test_a_part_of_a_refused_sum_is_never_rounded_anew(hidden_ward, start,
         return await total(talk, label, values, terms, **asked)
 
     monkeypatch.setattr(SumTalk, "sum", refuse_once)
-    field = hidden_ward()
+    field = hidden_ward(training={"method": method})
     await finished(start(field))
     alike(field)
     assert given[0] == given[1]
+    if method == "variate":  # that round moved each node's once: all have as many rows
+        assert np.abs(sum(rounds.shared.variate for rounds in seen.rounds.values())).max() < 1e-5
+        assert all(np.abs(rounds.shared.variate).max() > 1e-3 for rounds in seen.rounds.values())
 
 
 async def test_a_garbled_part_is_noticed_by_its_check_and_the_round_is_made_again(
@@ -140,16 +179,23 @@ async def test_a_large_model_goes_in_slices_of_the_same_members(hidden_ward, sta
     assert len(set(slices)) == 1
 
 
-async def test_a_state_of_gossip_is_not_hidden_afterwards_nor_the_other_way(hidden_ward, start):
+@pytest.mark.parametrize("first", ["gossip", "hide"])
+async def test_a_state_of_gossip_is_not_hidden_afterwards_nor_the_other_way_as_check_says(first, hidden_ward, start):
     field = hidden_ward()
-    hidden = field.tables.pop("privacy")
-    field.write()
-    await asyncio.gather(*(node.result() for node in start(field)))
-    field.tables["privacy"] = hidden
-    field.write()
+    tables = {"hide": field.tables.pop("privacy"), "gossip": None}
+    for kind in (first, *(tables.keys() - {first})):
+        field.tables |= {"privacy": tables[kind]} if tables[kind] else {}
+        field.tables = {name: table for name, table in field.tables.items() if name != "privacy" or tables[kind]}
+        field.write()
+        if kind == first:
+            nodes = start(field)
+            await asyncio.gather(*(node.task for node in nodes))
     (node,) = start(field, 0)
-    with pytest.raises(UserError, match="has learned by gossip"):
+    text = "has learned by gossip" if first == "gossip" else "was learned with hide"
+    with pytest.raises(UserError, match=text):
         await node.result()
+    checked = await asyncio.to_thread(CliRunner().invoke, cli, ["check", str(field.folder)])
+    assert text in checked.output
 
 
 async def test_nodes_of_which_one_does_not_hide_refuse_each_other_by_the_key(hidden_ward, start, caplog):

@@ -225,12 +225,12 @@ def test_a_state_that_was_kept_or_fetched_goes_on_with_the_same_bits(training):
     whole, kept, fetched = (rounds_of(training) for _ in range(3))
     whole.rows = 77
     middle = run(whole, first, range(3))
-    state, stored = whole.packed(middle, 3), whole.kept()
+    state, stored = b"".join(whole.packed(middle, 3)), whole.kept()
     assert kept.load_kept(stored | {"other": first}) == {"other": first}
     rounds, model, adopt = fetched.unpack(state, 6)
     adopt()
     assert (rounds, kept.rows, fetched.rows) == (3, 77, 77)
-    assert fetched.packed(model, 3) == kept.packed(middle, 3) == state
+    assert b"".join(fetched.packed(model, 3)) == b"".join(kept.packed(middle, 3)) == state
     end = run(whole, middle, range(3, 6)).tobytes()
     assert run(kept, middle, range(3, 6)).tobytes() == run(fetched, model, range(3, 6)).tobytes() == end
     assert whole.packed(middle, 6) == kept.packed(middle, 6)
@@ -239,7 +239,7 @@ def test_a_state_that_was_kept_or_fetched_goes_on_with_the_same_bits(training):
 
 ADAM = rounds_of(TrainingConfig(optimizer="adam"))
 ADAM.rows = 9
-STATE = ADAM.packed(run(ADAM, np.ones(6, np.float32), range(2)), 2)
+STATE = b"".join(ADAM.packed(run(ADAM, np.ones(6, np.float32), range(2)), 2))
 
 
 @given(st.binary(max_size=300) | st.tuples(st.just(STATE), st.integers(0, 70), st.binary(max_size=9)))

@@ -17,7 +17,7 @@ SEEDS = (2, 10)
 
 
 def digests(last: int = 0) -> list[list[str]]:
-    """Of digits in a world with everything in it, without a robust rule and with one, and of some random worlds.
+    """Of digits in a world with everything in it, without a robust rule and with one, random worlds, hidden models.
 
     Of all of them, or of the `last` ones.
     """
@@ -32,7 +32,9 @@ def digests(last: int = 0) -> list[list[str]]:
     )
     robust = replace(described, gossip=replace(gossip, rule="nnm+geometric-median:b=1"))
     watched = replace(world, liars=LiarSpec(attack="foe", count=1))
-    runs = [(described, world), (robust, watched), *(draw(seed) for seed in SEEDS)]
+    hidden = describe(nodes=4, rounds=2, privacy="hide=models")
+    tcp = WorldSpec(links=LinkSpec(jitter_s=0.05, loss=0.02))
+    runs = [(described, world), (robust, watched), *(draw(seed) for seed in SEEDS), (hidden, tcp)]
     seldom = [(given, replace(around, evaluate_every_s=1.0)) for given, around in runs[-last:]]
     reports = [simulate(given, world=around, references=False) for given, around in seldom]
     return [[report.digest, report.value_digest] for report in reports]

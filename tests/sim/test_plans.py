@@ -124,6 +124,7 @@ class Pretended:
 
     def report(self, options):
         value = 0.5 + sum(self.worth.get(options[name], 0.0) for name in ("rule", "compressor", "method", "attack"))
+        value += self.worth.get(options.get("privacy"), 0.0)
         sent = self.sent.get(options["compressor"], 1_000)
         nodes = [NodeReport(name=f"node{i}", accuracy=value + i / 100, bytes_sent=sent + i) for i in range(3)]
         liars = [NodeReport(name="liar", accuracy=0.0, bytes_sent=10**9, byzantine=True)] * options["byzantine"]
@@ -339,6 +340,24 @@ def test_a_plan_of_real_runs_is_repeated_by_its_commands(tmp_path):
     report = json.loads(runner.invoke(sim, words[1:]).stdout)
     reports = [json.loads(path.read_text()) for path in (out / "runs").glob("*.json")]
     assert report["digest"] in {one["digest"] for one in reports}
+
+
+def test_where_models_are_hidden_bits_and_the_common_step_are_planned(tmp_path, pretend):
+    Federation(nodes=6, privacy={"hide": "models", "outer_rate": 0.2}).save(tmp_path / "ward")
+    pretended = pretend({"hide=models,bits=4,colluders=1,outer=adam,outer_rate=0.1": 0.3})
+    found = plan_of(tmp_path, task=str(tmp_path / "ward"))
+    assert (found.ranking[0].arrays, found.by_arrays) == (False, 40)
+    looked = [job.options["privacy"] for job in pretended.jobs]
+    assert looked[0] == "hide=models,bits=8,colluders=1,outer=adam,outer_rate=0.2"
+    assert {job.options.get("clock") for job in pretended.jobs} == {"apart", None}
+    winner = write_plan(found, tmp_path / "out")
+    chosen = tomllib.loads((winner / "changes.toml").read_text())["privacy"]
+    assert chosen == {"hide": "models", "bits": 4, "colluders": 1, "outer": "adam", "outer_rate": 0.1}
+    command, *_ = json.loads((tmp_path / "out" / "plan.json").read_text())["ranking"][0]["commands"]
+    assert "--privacy hide=models,bits=4," in command
+    with pytest.raises(ExceptionGroup) as caught:
+        check_wishes(PlanWishes(task=str(tmp_path / "ward"), liars=1))
+    assert "spoils sums" in str(caught.value.exceptions[0])
 
 
 def test_the_first_look_runs_as_arrays_what_these_can_simulate_and_the_last_one_is_exact(tmp_path, pretend):

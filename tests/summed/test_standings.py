@@ -179,7 +179,7 @@ def test_a_state_asked_for_in_vain_time_and_again_is_left_alone_for_a_while():
 # -- states -----------------------------------------------------------------------------------------------------------
 
 STATE = bytes(range(256)) * 500
-DIGEST = state_digest(STATE)
+DIGEST = state_digest([STATE])
 
 
 class Peers:
@@ -264,11 +264,25 @@ async def test_a_node_gives_its_latest_states_and_says_so_when_it_has_one_no_lon
     said = []
     mine = StandingsTalk(standings(), lambda peer, _, message: said.append((peer, message)), 10**6)
     for number in range(KEPT + 1):
-        mine.keep(b"state %d" % number, bytes([number]) * 32)
+        mine.keep([b"st", b"ate %d" % number], bytes([number]) * 32)
     for number, offset in ((0, 0), (1, 0), (KEPT, 6), (KEPT, 2**50)):
         mine.hear(4, StateWanted(digest=bytes([number]) * 32, offset=offset))
     assert [piece.part for _, piece in said] == [b"", b"state 1", b"%d" % KEPT, b""]
     assert [piece.size for _, piece in said] == [0, 7, 7, 7]
+
+
+async def test_a_large_state_is_given_from_its_owners_memory_until_that_is_written_to(monkeypatch):
+    monkeypatch.setattr("p2pfl.features.sums.standings.MOST_KEPT_BYTES", len(STATE))
+    said, memory = [], bytearray(STATE)
+    mine = StandingsTalk(standings(), lambda _peer, _, message: said.append(message), 10**6)
+    mine.keep([memoryview(memory)[:7], memoryview(memory)[7:50_000], memoryview(memory)[50_000:]], DIGEST)
+    for offset in range(0, len(STATE), PIECE_BYTES):
+        mine.hear(4, StateWanted(digest=DIGEST, offset=offset))
+    assert b"".join(piece.part for piece in said) == STATE
+    assert all(piece.size == len(STATE) for piece in said)
+    mine.release()
+    mine.hear(4, StateWanted(digest=DIGEST, offset=0))
+    assert (said[-1].size, said[-1].part) == (0, b"")
 
 
 # -- the channel ------------------------------------------------------------------------------------------------------

@@ -242,12 +242,16 @@ class SumWorld:
         return self.vector(member, self.labels[terms])
 
     def ask_all(self, *labels, pause_s=0.1, spread_s=0.05):
-        """Everybody asks for these sums one after the other; who was restarted goes on with what it has not had."""
+        """Everybody asks for these sums one after the other; who was restarted goes on with what it has not had.
+
+        `pause_s` may be of each member.
+        """
+        pauses = pause_s if isinstance(pause_s, list) else [pause_s] * self.count
 
         def go_on(index, effect):
             at = labels.index(effect.label) + 1
             if at < len(labels):
-                self.schedule(self.now + pause_s, lambda: self.ask(index, labels[at]))
+                self.schedule(self.now + pauses[index], lambda: self.ask(index, labels[at]))
 
         self.on_outcome = go_on
         for index in range(self.count):

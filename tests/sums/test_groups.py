@@ -272,6 +272,45 @@ def test_a_dead_member_takes_its_group_out_and_brings_it_back():
     assert not world.held_up
 
 
+@pytest.mark.parametrize(("slow_s", "members"), [(9.0, [6] * 4), (60.0, [6] + [3] * 3)])
+def test_a_slower_member_is_waited_for_as_long_again_as_the_others_took(slow_s, members):
+    world, labels = GroupWorld(6, complete(6), sums=8), [f"round {number}" for number in range(len(members))]
+    world.ask_all(*labels, pause_s=[6.0] * 5 + [slow_s])
+    world.run()
+    world.check()
+    assert [{len(each) for each in sets_of(world, label)} for label in labels] == [{each} for each in members]
+    assert not world.refused
+    assert not world.held_up
+
+
+def test_a_member_that_was_late_once_is_waited_for_again(monkeypatch):
+    monkeypatch.setattr("p2pfl.features.sums.summing.SPARED", 4)
+    world, pauses = GroupWorld(6, complete(6), sums=6), [6.0] * 5 + [15.0]
+    labels = [f"round {number}" for number in range(6)]
+    world.ask_all(*labels, pause_s=pauses)
+    go_on = world.on_outcome
+
+    def catch_up(index, effect):
+        has_more = any(sets_of(world, label) for label in labels[labels.index(effect.label) + 1 :])
+        pauses[5] = 15.0 if world.now < 14 else 0.0 if has_more else 8.0
+        go_on(index, effect)
+
+    world.on_outcome = catch_up
+    world.run()
+    world.check()
+    sizes = [len(next(iter(sets_of(world, label)))) for label in labels]
+    assert sizes == [6, 3, 3, 3, 6, 6]
+
+
+def test_the_next_set_up_without_a_member_takes_no_longer_than_the_first():
+    world = GroupWorld(7, complete(7), sums=3)
+    world.crash(5)
+    world.ask_all(*[f"round {number}" for number in range(6)], pause_s=60.0)
+    world.run()
+    assert len(world.done) == 6 * 6
+    assert world.now < 5 * 60 + 60
+
+
 def test_where_no_group_is_whole_no_vector_leaves_and_nobody_is_blamed():
     """A wave that asks for nobody is one that no member may send: its author would be struck for it."""
     world = GroupWorld(6, complete(6))

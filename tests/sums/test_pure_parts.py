@@ -142,7 +142,7 @@ def test_sums_of_the_same_data_may_not_differ_by_few_members_in_any_combination(
 def test_arrays_of_whole_numbers_are_summed_exactly_each_in_its_shape(low, high):
     given = {"n": np.array([low, 0, high]), "a": np.array([[high], [low]]), "one": np.array(1)}
     numbers = numbers_of(given, low, high, 5)
-    total = sum((numbers.encode(given) for _ in range(3)), np.zeros(6, "<u8"))
+    total = sum((numbers.encode(given) for _ in range(3)), np.zeros(numbers.size, "<u8"))
     found = numbers.decode(total, 3)
     assert {name: array.tolist() for name, array in found.items()} == {n: (3 * a).tolist() for n, a in given.items()}
     assert {array.dtype for array in found.values()} == {np.dtype(np.int64)}
@@ -150,15 +150,36 @@ def test_arrays_of_whole_numbers_are_summed_exactly_each_in_its_shape(low, high)
 
 
 def test_a_value_out_of_bounds_and_bounds_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="entries from 0 to 8: allowed is 0 to 7"):
-        numbers_of({"x": np.array([0, 8])}, 0, 7, 4).encode({"x": np.array([0, 8])})
+    for low, value in ((0, 8), (1, 0)):
+        with pytest.raises(ValueError, match=f"an entry below {low}, above 7"):
+            numbers_of({"x": np.array([1, 8])}, low, 7, 4).encode({"x": np.array([1, value])})
     with pytest.raises(ValueError, match="reaches 2\\^63"):
         numbers_of({}, 0, 2**40, 2**24)
 
 
+@given(st.data())
+def test_numbers_side_by_side_add_up_whatever_the_members_and_the_bounds_of_their_sums_are(data):
+    """Each word has its highest bits free for carries, also where a number fills three words or all give the most."""
+    members = data.draw(st.sampled_from([2, 3, 4, 17, 2047]))
+    most = np.array(data.draw(st.lists(st.integers(0, 63).flatmap(lambda bits: st.integers(0, 2**bits - 1)))), np.int64)
+    count = min(members, 5)
+    cuts = np.array([[int(data.draw(st.floats(0, 1)) * int(each)) for each in most] for _ in range(count - 1)])
+    cuts = np.sort(np.minimum(cuts.reshape(count - 1, -1), most), axis=0).astype(np.int64)
+    parts = np.diff(np.concatenate([np.zeros_like(most)[None], cuts, most[None]]), axis=0)
+    numbers = WholeNumbers(members=members, most={"x": most})
+    total = np.sum([numbers.encode({"x": part}) for part in parts], axis=0, dtype="<u8")
+    assert numbers.decode(total, count)["x"].tolist() == most.tolist()
+    bits = int(np.frexp(most.astype(np.float64))[1].sum())
+    assert numbers.size == 1 + -(-bits // (64 - (members - 1).bit_length()))
+
+
 def test_a_sum_that_no_values_within_the_bounds_have_is_spoiled():
-    with pytest.raises(SpoiledSum, match="entry 1 is out of bounds"):
-        WholeNumbers(low=0, high=10, members=4, shapes={"x": (2,)}).decode(np.array([20, 21], "<u8"), 2)
+    numbers = WholeNumbers(members=4, most={"x": np.array([20, 40])})
+    total = numbers.encode({"x": np.array([20, 40])})
+    assert numbers.decode(total, 2)["x"].tolist() == [20, 40]
+    for garbage in (total + np.uint64(1), total + np.array([1, 0], "<u8"), np.array([2**63, 5], "<u8")):
+        with pytest.raises(SpoiledSum, match="no values within the bounds"):
+            numbers.decode(garbage, 2)
 
 
 @given(st.sets(st.integers(0, 300)))

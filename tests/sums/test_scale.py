@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 
 import networkx as nx
@@ -16,6 +17,7 @@ from p2pfl.features.sums import (
     Blame,
     BranchPart,
     Effects,
+    Keys,
     Parcel,
     Post,
     SetupOpening,
@@ -113,6 +115,9 @@ def test_what_has_come_before_has_no_effect():
     world = SumWorld(4, complete(4))
     world.ask_all("one")
     world.run()
+    until_s = world.now + 1.0
+    while world._queue and world._queue[0][0] < until_s:
+        world.run_once()  # the next keys are on their way
     for sender, message in world.messages:
         if isinstance(message, Post) and not isinstance(decode_statement(message.body), Parcel):
             receiver = (sender + 1) % 4
@@ -232,3 +237,22 @@ def test_a_large_vector_is_waited_for_as_long_as_it_takes_on_a_slow_line_and_not
     assert {done.members for _, done in world.done if done.label == "one"} == {(0, 1, 2, 3, 4)}
     assert {done.members for _, done in world.done if done.label == "two"} == {(1, 2, 3, 4)}
     assert world.now < ended_at[0] + 20
+
+
+def test_the_next_keys_go_to_each_member_once_along_the_tree_of_the_first_sum():
+    world = SumWorld(12, sorted(tuple(sorted(edge)) for edge in nx.random_regular_graph(6, 12, seed=1).edges))
+    said = Counter()
+
+    def count(_, message):
+        statement = decode_statement(message.body) if isinstance(message, Post) else None
+        if isinstance(statement, Keys):
+            said[statement.serial] += 1
+
+    world.on_message = count
+    world.ask_all("one")
+    world.run()
+    until_s = world.now + 1.0
+    while world._queue and world._queue[0][0] < until_s:
+        world.run_once()
+    assert said[1] > 3 * 12 * 11
+    assert said[2] < 1.5 * 12 * 11

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -23,18 +23,20 @@ from p2pfl.core.core import Algorithm
 from p2pfl.core.settings import Phase
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
-from p2pfl.features.sums.arithmetic import MOST_ENTRIES, WholeNumbers
+from p2pfl.features.sums.arithmetic import MOST_ENTRIES
 from p2pfl.features.sums.messages import Refused, SumDone, quorum
 from p2pfl.features.sums.rounds import AlikeState, RoundsInStep, SummedRounds, bytes_each
-from p2pfl.features.sums.sessions import groups_of
-from p2pfl.features.sums.standings import Place
+from p2pfl.features.sums.sessions import LIFE_NAME, groups_of
+from p2pfl.features.sums.standings import Buffer, Place
 from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.interface import Learner, LocalRound, Vector
 from p2pfl.learn.privacy.plan import planned_rounds
-from p2pfl.node.assembly import Setup
+from p2pfl.learn.privacy.rounds import AVERAGED
+from p2pfl.node.assembly import Setup, replay
 from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
 from p2pfl.specs import short
 from p2pfl.storage.disk import replace_file
+from p2pfl.storage.store import peek
 
 if TYPE_CHECKING:
     from p2pfl.learn.averaging import AveragedRounds
@@ -69,7 +71,31 @@ def delta_exceeds(delta: float, rows: int) -> str:
     return f"privacy.delta = {delta:g} exceeds one in the {rows:,} rows of all nodes together: {text}"
 
 
+def learned_otherwise(federation: FederationConfig, state: NodeState, folder: Path) -> UserError | None:
+    """Return the mistake of a state that gossip has shown and that is to be hidden, or the other way."""
+    is_hidden = any(name.startswith(AVERAGED) for name in state.local)
+    if federation.hides is not None and state.rounds and not is_hidden:
+        text, allowed = "this node has learned by gossip, and neighbors have seen its model", "no hide"
+    elif federation.hides is None and is_hidden:
+        text, allowed = "this state was learned with hide = 'models'", 'hide = "models"'
+    else:
+        return None
+    value, allowed = None if federation.hides is None else "models", f"{allowed}, or begin anew: remove {folder}"
+    return UserError(text, file=federation.path, key="privacy.hide", value=value, allowed=allowed)
+
+
 class SharedNoiseCheck(Check):
+    def of_files(self, inspected: Inspected) -> None:
+        self.before_launch(inspected)
+
+    def before_launch(self, inspected: Inspected) -> None:
+        for folder in (node.state_dir for node in inspected.here.values()):
+            is_begun = folder.is_dir() and (inspected.federation.hides or (folder / LIFE_NAME).exists())
+            with suppress(StorageError):  # which the node itself tells of
+                if is_begun and (loaded := peek(folder)) is not None:
+                    mistake = learned_otherwise(inspected.federation, replay(loaded), folder)
+                    inspected.mistakes += [] if mistake is None else [mistake]
+
     def of_learners(self, inspected: Inspected) -> None:
         federation, privacy = inspected.federation, inspected.federation.privacy
         if federation.hides is None and (privacy is None or not privacy.is_shared):
@@ -148,10 +174,10 @@ class NoiseState(AlikeState):
         """That of the rows is one too."""
         return rounds + (self._shared.counts_rows and self._shared.rows is not None)
 
-    def packed(self, model: Vector, rounds: int) -> bytes:
+    def packed(self, model: Vector, rounds: int) -> Sequence[Buffer]:
         return self._shared.packed(model, rounds)
 
-    def unpack(self, state: bytes) -> tuple[int, Vector, Callable[[], None]]:
+    def unpack(self, state: Buffer) -> tuple[int, Vector, Callable[[], None]]:
         rounds, model, adopt = self._shared.unpack(state, self._size)
 
         def adopt_all() -> None:
@@ -171,11 +197,10 @@ MOST_ROWS = 2**40
 
 @dataclass(frozen=True, slots=True)
 class PaidPart:
-    """This node's part of the sum of a round from `place`, paid for. `start` and `local` belong to the engine."""
+    """This node's part of the sum of a round from `place`, paid for, and the round without its result."""
 
     place: Place
     words: Words
-    start: Vector
     local: LocalRound
 
 
@@ -219,10 +244,12 @@ class SumRounds(RoundsInStep):
         """Learn how many rows all nodes have together, and of none how many it has."""
         self.algorithm.phase = Phase.JOINING
         # A number drawn anew beside them: rows are public, so that what is left of a refused sum may be summed again.
-        salt = int.from_bytes(os.urandom(4), "little")
+        salt = int.from_bytes(self._node.draw(4), "little")
         samples = np.array([self.algorithm.facts.samples, salt], "<u8")
-        numbers = WholeNumbers(low=0, high=MOST_ROWS, members=self.members, shapes={"rows": (2,)})
-        done = await self.sum("rows", samples, numbers.terms("rows of all nodes"), **self._as_data)
+        # The terms of all versions: these numbers are not packed.
+        about = ("rows of all nodes", [("rows", (2,))], ("0.0", repr(float(MOST_ROWS)), "1.0", repr(self.members)))
+        terms = hashlib.blake2b(repr(about).encode(), digest_size=32, person=b"p2pfl-sums-terms").digest()
+        done = await self.sum("rows", samples, terms, **self._as_data)
         if done is None:
             await self.state.rest()
             return
@@ -257,23 +284,37 @@ class SumRounds(RoundsInStep):
             return
         self._given = None
         self.state.rested()
-        before = self.shared.common
-        model = self.shared.next_model(given.start, done.total, len(done.members), self.algorithm.facts.rounds)
-        if not await self.state.commit(given.start, replace(given.local, vector=model)):
-            self.shared.common = before
+        before, total, count, local = (
+            (self.shared.common, self.shared.variate),
+            done.total,
+            len(done.members),
+            given.local,
+        )
+        own = given.words if self._node.setup().member.index in done.members else None
+        del given
+
+        def make(start: Vector) -> LocalRound:
+            self.shared.part = own
+            model = self.shared.next_model(start, total, count, self.algorithm.facts.rounds)
+            self.shared.part = None
+            return replace(local, vector=model)
+
+        if not await self.state.commit(make):
+            self.shared.common, self.shared.variate = before
         await self.state.tell()
 
     async def _sum_slices(self, label: str, given: PaidPart) -> SumDone | None:
         """Sum the part; None if a slice of it was refused."""
-        dones: list[SumDone] = []
+        only: dict[str, frozenset[int]] = {}
+        total, done = np.empty_like(given.words), None
         for start in range(0, given.words.size, MOST_ENTRIES):
-            only = {"only": frozenset(dones[0].members)} if dones else {}
             words, terms = given.words[start : start + MOST_ENTRIES], self.terms_from(given.place, start)
             done = await self.sum(label, words, terms, **self._as_data, **only)
             if done is None:
                 return None
-            dones.append(done)
-        return replace(dones[0], total=np.concatenate([done.total for done in dones])) if dones[1:] else dones[0]
+            only["only"] = frozenset(done.members)
+            total[start : start + MOST_ENTRIES] = done.total
+        return None if done is None else replace(done, total=total)
 
     @property
     def _as_data(self) -> dict[str, bytes]:
@@ -290,9 +331,9 @@ class SumRounds(RoundsInStep):
             return None
         if self.shared.clipped > MOSTLY:
             self._node.alarm("change-clipped", None, f"{self.shared.clipped:.0%} of its change were clipped")
-        words = self.shared.part.view(np.uint64).astype("<u8")
+        words = self.shared.part.view(np.uint64).astype("<u8", copy=False)
         self.shared.part = None
-        return PaidPart(place, words, *outcome)
+        return PaidPart(place, words, outcome)
 
 
 class SharedNoiseFeature(Feature):
@@ -308,14 +349,11 @@ class SharedNoiseFeature(Feature):
             raise mistake
 
     def algorithm(self, setup: Setup, state: NodeState) -> Algorithm | None:
-        """Raises UserError: the state was learned by gossip."""
-        shared = shared_by(setup.learner)
-        if shared is None:
+        """Raises UserError: the state was learned by gossip and is to be hidden, or the other way."""
+        if (mistake := learned_otherwise(setup.federation, state, setup.node.state_dir)) is not None:
+            raise mistake
+        if shared_by(setup.learner) is None:
             return None
-        if state.rounds and setup.federation.hides and not any(name.startswith(shared.prefix) for name in state.local):
-            text, folder = "this node has learned by gossip, and neighbors have seen its model", setup.node.state_dir
-            allowed = f"no hide, or begin anew: remove {folder}"
-            raise UserError(text, file=setup.federation.path, key="privacy.hide", value="models", allowed=allowed)
         return SummedRounds.of(setup, state)
 
     def attach(self, node: NodeView) -> Attached | None:

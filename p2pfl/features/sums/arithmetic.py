@@ -17,8 +17,7 @@ whichever members collude. So the order, which fresh keys decide, matters for th
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 from math import ceil, log2
@@ -35,6 +34,7 @@ from nacl.bindings import (
 from numpy.typing import NDArray
 
 from p2pfl.errors import PeerFault
+from p2pfl.learn.averaging import check_of
 
 Words: TypeAlias = NDArray[np.uint64]
 """A vector of whole numbers modulo 2^64; (d,) `<u8`."""
@@ -112,47 +112,91 @@ class SpoiledSum(PeerFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeNumbers:
-    """Arrays of numbers from `low` to `high`, by name, as one vector. Raises ValueError: the sum of all cannot fit."""
+    """Arrays of numbers of at least `low`, by name, packed side by side in words of 64 bits, and a check word behind.
 
-    low: int
-    high: int
+    `most` has for each entry the largest that the sum over all members can be, counted from `low`: so many bits are its
+    own, and none where it is 0. In each word the highest bits are left free for what the low end of an entry that goes
+    on in the next word carries; so sums modulo 2^64 are the sums of all entries. Raises ValueError: the sum of all
+    cannot fit.
+    """
+
     members: int
-    shapes: Mapping[str, tuple[int, ...]]
+    most: Mapping[str, NDArray[np.int64]]
+    low: int = 0
+    high: int = MOST_SUM
+    """The largest number of one member."""
 
-    def __post_init__(self) -> None:
-        if self.members * (self.high - self.low + 1) >= MOST_SUM:
-            raise ValueError(f"{self.members} members times ({self.high} - {self.low}) reaches 2^63")
+    @property
+    def _most(self) -> Words:
+        flat = [np.ravel(self.most[name]) for name in sorted(self.most)]
+        return np.concatenate([np.zeros(0, np.int64), *flat]).astype(np.uint64)
+
+    def _chunks(self) -> Iterator[tuple[NDArray[np.int64], ...]]:
+        """Yield the entries that have bits left, the word and the place in it of the next ones, how many come before,
+        how many these are, and how many are left then.
+        """
+        widths = np.frexp(self._most.astype(np.float64))[1].astype(np.int64)
+        room = 64 - (self.members - 1).bit_length()
+        words, places = np.divmod(np.cumsum(widths) - widths, room)
+        entries, before = np.flatnonzero(widths), np.zeros_like(widths)
+        while entries.size:
+            here = np.minimum(widths - before, room - places)[entries]
+            yield entries, words[entries], places[entries], before[entries], here, (widths - before)[entries] - here
+            before[entries] += here
+            words, places = words + 1, np.zeros_like(places)
+            entries = entries[before[entries] < widths[entries]]
+
+    @property
+    def size(self) -> int:
+        """The words."""
+        return 1 + max((int(words[-1]) + 1 for _, words, *_ in self._chunks()), default=0)
 
     def encode(self, arrays: Mapping[str, NDArray[np.int64]]) -> Words:
         """All entries by name, as one vector. Raises ValueError: one is out of bounds."""
-        values = np.concatenate([np.zeros(0, np.int64), *(np.ravel(arrays[name]) for name in sorted(arrays))])
-        if values.size and not self.low <= int(values.min()) <= int(values.max()) <= self.high:
-            raise ValueError(f"entries from {values.min()} to {values.max()}: allowed is {self.low} to {self.high}")
-        return (values - self.low).astype("<u8")
+        flat = [np.ravel(arrays[name]) for name in sorted(arrays)]
+        values = np.concatenate([np.zeros(0, np.int64), *flat]) - self.low
+        if (values < 0).any() or (values > self.high - self.low).any() or (values.astype(np.uint64) > self._most).any():
+            raise ValueError(f"an entry below {self.low}, above {self.high}, or above what the sum of all can be")
+        found = np.zeros(self.size, "<u8")
+        for entries, words, places, before, here, _ in self._chunks():
+            chunk = values[entries].astype(np.uint64) >> before.astype(np.uint64) & _ones(here)
+            np.add.at(found, words, chunk << places.astype(np.uint64))
+        found[-1] = check_of(found[:-1])
+        return found
 
     def decode(self, total: Words, count: int) -> dict[str, NDArray[np.int64]]:
-        """The sums over `count` members. Raises SpoiledSum: an entry is more than values within the bounds make."""
-        if total.size and int(total.max()) > count * (self.high - self.low):
-            raise SpoiledSum(f"entry {int(np.argmax(total))} is out of bounds: some masked vector was wrong")
-        values, sums, start = total.astype(np.int64) + count * self.low, {}, 0
-        for name, shape in sorted(self.shapes.items()):
-            size = math.prod(shape)
-            sums[name] = values[start : start + size].reshape(shape)
-            start += size
+        """The sums over `count` members. Raises SpoiledSum: no values within the bounds have this sum."""
+        most = self._most
+        values = np.zeros(most.size, np.uint64)
+        for entries, words, places, before, here, left in self._chunks():
+            # What goes on in the next word has all bits to the end of this one: its own, and what they carry.
+            chunk = total[words] >> places.astype(np.uint64) & np.where(left > 0, ~np.uint64(0), _ones(here))
+            values[entries] += chunk << before.astype(np.uint64)
+        if check_of(total[:-1].astype(np.uint64)) != total[-1] or (values > most).any():
+            raise SpoiledSum("a sum that no values within the bounds have: some masked vector was wrong")
+        sums, start = {}, 0
+        for name, array in sorted(self.most.items()):
+            sums[name] = (values[start : start + array.size].astype(np.int64) + count * self.low).reshape(array.shape)
+            start += array.size
         return sums
 
     def terms(self, label: str) -> bytes:
         """32 bytes that differ where names, shapes, bounds or label do: members compare them first."""
-        numbers = (float(self.low), float(self.high), 1.0, self.members)
-        shapes = sorted((name, tuple(shape)) for name, shape in self.shapes.items())
-        text = repr((label, shapes, tuple(map(repr, numbers))))
-        return hashlib.blake2b(text.encode(), digest_size=32, person=b"p2pfl-sums-terms").digest()
+        shapes = sorted((name, array.shape) for name, array in self.most.items())
+        text = repr((label, shapes, self.low, self.members)).encode() + self._most.astype("<u8").tobytes()
+        return hashlib.blake2b(text, digest_size=32, person=b"p2pfl-sums-packs").digest()
+
+
+def _ones(bits: NDArray[np.int64]) -> Words:
+    return ~np.uint64(0) >> (64 - bits).astype(np.uint64)
 
 
 def numbers_of(arrays: Mapping[str, NDArray[np.int64]], low: int, high: int, members: int) -> WholeNumbers:
-    """Return how arrays of such shapes become vectors."""
-    shapes = {name: array.shape for name, array in arrays.items()}
-    return WholeNumbers(low=low, high=high, members=members, shapes=shapes)
+    """Return how arrays of such shapes, with numbers from `low` to `high`, become vectors. Raises ValueError."""
+    if members * (high - low + 1) >= MOST_SUM:
+        raise ValueError(f"{members} members times ({high} - {low}) reaches 2^63")
+    most = {name: np.full(array.shape, members * (high - low)) for name, array in arrays.items()}
+    return WholeNumbers(low=low, high=high, members=members, most=most)
 
 
 PRIME = 2**255 - 19

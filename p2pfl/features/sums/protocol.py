@@ -18,7 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import assert_never
+from typing import Any, assert_never
 
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
@@ -40,6 +40,7 @@ from p2pfl.features.sums.messages import (
     SetupOpening,
     SlotQuit,
     Statement,
+    SumDone,
     SumSettings,
     Total,
     Want,
@@ -86,7 +87,7 @@ class Sums:
         """The latest total of each neighbor that no list names yet."""
         self._lacked: Counter[int] = Counter()
         """The beats for which each sum has lacked its total."""
-        self._ended_at = 0.0
+        self._ended_at, self._before = 0.0, frozenset[int]()
         self.deadline: float | None = None
         """The time to call `wake`."""
         self._beats = 0
@@ -132,7 +133,8 @@ class Sums:
         data = data or hashlib.blake2b(values.tobytes(), digest_size=32, person=b"sums data").digest()
         pause_s = now - self._ended_at if self._ended_at else 0.0
         self._key_setup.only = only
-        self._asked = SumRequest(label=label, values=values, terms=terms, data=data, only=only, pause_s=pause_s, at=now)
+        named: dict[str, Any] = {"only": only, "before": self._before, "pause_s": pause_s, "at": now}
+        self._asked = SumRequest(label=label, values=values, terms=terms, data=data, **named)
         self._everything_is_due()
         return self._settled(now, Effects())
 
@@ -254,7 +256,8 @@ class Sums:
         while self._is_setup_due or self._due:
             if self._is_setup_due:
                 self._is_setup_due = False
-                for statement in self._key_setup.act(now, self.setup, is_used_up=self._is_used_up):
+                used_up, begun = self._is_used_up, self._next > 0
+                for statement in self._key_setup.act(now, self.setup, is_used_up=used_up, is_begun=begun):
                     self._state(statement, now, effects)
                     self._is_setup_due = True
             self._adopt(now, effects)
@@ -336,6 +339,8 @@ class Sums:
             effects.append(replace(each.outcome, label=each.asked.label))
             if each.has_waited:
                 self.patience.failed()
+            if isinstance(each.outcome, SumDone):
+                self._before = frozenset(each.outcome.members)
             del self._sums[each.number]
             self._next, self._asked, self._ended_at = each.number + 1, None, now
             self._everything_is_due()

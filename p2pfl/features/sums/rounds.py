@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import time
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from p2pfl.config.charter import federation_id
 from p2pfl.core import events
-from p2pfl.core.core import Algorithm
+from p2pfl.core.core import REMOVED, Algorithm
 from p2pfl.core.settings import Facts, Phase, Settings
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
@@ -25,10 +24,10 @@ from p2pfl.features.sums.arithmetic import WORD_BYTES, Words
 from p2pfl.features.sums.messages import Refused, SumDone
 from p2pfl.features.sums.sessions import SHARE_S, KeptSums, next_life, settings_of, sum_talk
 from p2pfl.features.sums.setup import FIRST_S
-from p2pfl.features.sums.standings import CHANNEL, Place, Standings, StandingsTalk, state_digest
+from p2pfl.features.sums.standings import CHANNEL, Buffer, Place, Standings, StandingsTalk, state_digest
 from p2pfl.features.sums.talk import CHANNEL as SUMS
 from p2pfl.learn.interface import LocalRound, Vector
-from p2pfl.net.extensions import HandledChannel
+from p2pfl.net.extensions import HandledChannel, Handler
 from p2pfl.node.assembly import Setup, settings_for
 from p2pfl.node.engine_thread import Look
 from p2pfl.node.feature import Attached, Feature, NodeView
@@ -66,6 +65,12 @@ ALARMS: Mapping[str, AlarmText] = {
         advice="If it stays, lower the learning rate, or look at this node's data.",
         ended_by="sum-done",
     ),
+    "left-out": AlarmText(
+        means="Members are in none of the latest sums: what they learn does not count.",
+        does="Goes on without them, and waits for them longer now and then.",
+        advice="Look for the one that is away, or more than twice as slow: with groups, its group is left out with it.",
+        ended_by="all-in",
+    ),
     "members-changed": AlarmText(
         means="The federation's members have changed while nodes run whose rounds are sums.",
         does="Goes on with the members that it began with.",
@@ -101,6 +106,7 @@ class SummedRounds(Algorithm):
 
     mixes = False
     phase = Phase.WAITING
+    index = -1
     exchanges = 0
     """The sums that ended well in this life of the node."""
     failed_rounds = 0
@@ -124,7 +130,9 @@ class SummedRounds(Algorithm):
             rounds=state.rounds,
             trained=state.rounds,
         )
-        return cls(settings_for(setup), facts, setup.peers)
+        made = cls(settings_for(setup), facts, setup.peers)
+        made.index = setup.member.index
+        return made
 
     @property
     def connected(self) -> Collection[int]:
@@ -161,6 +169,9 @@ class SummedRounds(Algorithm):
             case events.SessionClosed():
                 if self._open.get(event.peer) == event.session:
                     del self._open[event.peer]
+            case events.Amended() if self.index in event.settings.retired:
+                self.retired = True
+                return [REMOVED, *self.finish()]
             case events.Amended():
                 text = "the members have changed: nodes whose rounds are sums follow once they are started again"
                 return [events.Alarm(kind="members-changed", peer=None, text=text, notice=True)]
@@ -200,10 +211,10 @@ class AlikeState(Protocol):
     def sums_after(self, rounds: int) -> int:
         """Return the sums that have ended well after so many rounds."""
 
-    def packed(self, model: Vector, rounds: int) -> bytes:
-        """Return the state after so many rounds, the same bytes at all nodes."""
+    def packed(self, model: Vector, rounds: int) -> Sequence[Buffer]:
+        """Return the state after so many rounds, the same bytes at all nodes, in pieces that may be the state's own."""
 
-    def unpack(self, state: bytes) -> tuple[int, Vector, Callable[[], None]]:
+    def unpack(self, state: Buffer) -> tuple[int, Vector, Callable[[], None]]:
         """Return rounds, model, and what adopts the rest of a packed state. Raises ValueError: of another model."""
 
 
@@ -237,12 +248,17 @@ class CommonState:
 
     async def tell(self) -> None:
         """Tell all where this node stands."""
-        model = await self.look(lambda engine: engine.state.model.copy())
-        state = self.alike.packed(model, self.algorithm.facts.rounds)
-        place = Place(self.alike.sums_after(self.algorithm.facts.rounds), state_digest(state))
-        now = time.monotonic()
+        rounds = self.algorithm.facts.rounds
+
+        def pack(engine: Engine) -> tuple[Sequence[Buffer], bytes]:
+            state = self.alike.packed(engine.state.model, rounds)
+            return state, state_digest(state)
+
+        state, digest = await self.look(pack)
+        place = Place(self.alike.sums_after(rounds), digest)
+        now = self._node.clock()
         self.slowest_s, self._told_at = max(self.slowest_s, now - (self._told_at or now)), now
-        self.talk.keep(state, place.digest)
+        self.talk.keep(state, digest)
         self.talk.spread(self.standings.state(place, self._life * SERIALS))
 
     async def take_over(self, place: Place) -> bool:
@@ -251,7 +267,7 @@ class CommonState:
         state = await self.talk.fetch(place)
         if state is None:
             if self.talk.peers:
-                self.standings.asked_in_vain(place, time.monotonic())
+                self.standings.asked_in_vain(place, self._node.clock())
             await asyncio.sleep(PAUSE_S)
             return False
         try:
@@ -276,14 +292,21 @@ class CommonState:
         await answer
         self.algorithm.facts.rounds = self.algorithm.facts.trained = max(0, rounds - 1)
         if rounds > 0:  # before the first round nothing is kept besides the model
-            await self.commit(model.copy(), local)
+            await self.commit(lambda _: local)
 
-    async def commit(self, start: Vector, local: LocalRound) -> bool:
-        """Commit a round; False: its model is too large, and nodes keep the one before."""
+    async def commit(self, make: Callable[[Vector], LocalRound]) -> bool:
+        """Commit a round, made in the engine's thread from the model (d,), which it only reads.
+
+        False: its own model is too large, and nodes keep the one before.
+        """
         facts = self.algorithm.facts
         learner = self._node.setup().learner
-        whole = replace(local, local=learner.local_state())
-        await self.look(lambda engine: engine.outcomes.put((start, whole)))
+
+        def whole(model: Vector) -> LocalRound:
+            return replace(make(model), local=learner.local_state())
+
+        self.talk.release()
+        await self.look(lambda engine: engine.outcomes.put(whole))
         answer = self.algorithm.answer()
         commit = events.CommitRound(
             version=facts.version + 1, trained=True, rho=1.0, elapsed_s=0.0, least_samples=facts.samples, at_once=True
@@ -297,7 +320,7 @@ class CommonState:
 
     def next_place(self) -> Place | None:
         """Return the state of the others that this node should have in place of its own, None if there is none."""
-        return self.standings.next_place(time.monotonic())
+        return self.standings.next_place(self._node.clock())
 
     async def look(self, use: Callable[[Engine], T]) -> T:
         """Use the engine between two operations, and return what came of it."""
@@ -330,9 +353,9 @@ class CommonState:
 
     async def until(self, holds: Callable[[], bool], for_whom: Callable[[], str], limit_s: float | None = None) -> bool:
         """Wait for news until something holds; tell now and then for whom. False: it did not within `limit_s`."""
-        began = told_at = time.monotonic()
+        began = told_at = self._node.clock()
         while not holds():
-            now = time.monotonic()
+            now = self._node.clock()
             left = TELL_S if limit_s is None else began + limit_s - now
             if left <= 0:
                 return False
@@ -351,6 +374,28 @@ class CommonState:
 
 
 PATIENT_TIMES = 4.0
+MISSED = 8
+"""A member that is in none of so many sums in a row is named."""
+
+
+class FirstMembers:
+    """Keeps those from a handler who became members after this node's start: they sum once all are started again."""
+
+    def __init__(self, handler: Handler, count: int) -> None:
+        self._handler, self._count = handler, count
+
+    def opened(self, peer: int) -> None:
+        if peer < self._count:
+            self._handler.opened(peer)
+
+    def closed(self, peer: int) -> None:
+        if peer < self._count:
+            self._handler.closed(peer)
+
+    def hear(self, peer: int, message: Any) -> None:
+        """Raises PeerFault."""
+        if peer < self._count:
+            self._handler.hear(peer, message)
 
 
 class RoundsInStep(Attached):
@@ -370,12 +415,15 @@ class RoundsInStep(Attached):
             setup.federation, setup.member.index, life=next_life(folder), colluders=colluders, **numbers
         )
         kept, wait_s = KeptSums(folder, settings.members), FIRST_S + SHARE_S * self.members
-        self.talk = sum_talk(settings, setup.identity, kept, node.say, first_wait_s=wait_s, alarm=node.alarm)
+        how: dict[str, Any] = {"alarm": node.alarm, "draw": node.draw, "meter": node.meter}
+        self.talk = sum_talk(settings, setup.identity, kept, node.say, first_wait_s=wait_s, **how)
         self._id = federation_id(setup.federation)
         standings = Standings(setup.federation, self._id, setup.identity, setup.member.index, colluders + 1)
         self.state = CommonState(node, algorithm, alike, standings, life=settings.life)
         self._refused = 0
         self._latest: tuple[int, ...] = ()
+        self._missed: dict[int, int] = {}
+        """The members that were not in the latest sum, and how many in a row have been without them."""
 
     @property
     def is_done(self) -> bool:
@@ -399,8 +447,8 @@ class RoundsInStep(Attached):
 
     def channels(self) -> tuple[HandledChannel, ...]:
         return (
-            HandledChannel(channel=SUMS, handler=self.talk, guards=True),
-            HandledChannel(channel=CHANNEL, handler=self.state.talk, guards=True),
+            HandledChannel(channel=SUMS, handler=FirstMembers(self.talk, self.members), guards=True),
+            HandledChannel(channel=CHANNEL, handler=FirstMembers(self.state.talk, self.members), guards=True),
         )
 
     def status(self) -> Mapping[str, Any]:
@@ -432,12 +480,12 @@ class RoundsInStep(Attached):
     async def farewell(self, *, hasty: bool) -> None:  # noqa: ARG002 - there is nothing to wait for
         self.talk.close()
 
-    async def train(self) -> tuple[Vector, LocalRound] | None:
-        """Let the learner begin its round; None if that is not possible now. What it returns belongs to the engine."""
+    async def train(self) -> LocalRound | None:
+        """Let the learner begin its round; None if that is not possible now."""
         algorithm = self.algorithm
         algorithm.phase = Phase.TRAINING
         answer = algorithm.answer()
-        self._node.carry_out([events.StartRound(index=algorithm.facts.rounds, accompanied=True)])
+        self._node.carry_out([events.StartRound(index=algorithm.facts.rounds, accompanied=True, in_place=True)])
         event = await answer
         if isinstance(event, events.RoundRefused):
             if event.for_good:
@@ -445,10 +493,10 @@ class RoundsInStep(Attached):
                 self._node.alarm("budget-spent" if event.planned else "no-part", None, event.why)
             return None
         outcome = await self.state.look(lambda engine: engine.outcomes.get_nowait())
-        if not isinstance(event, events.RoundTrained) or outcome is None:
+        if not isinstance(event, events.RoundTrained) or not isinstance(outcome, tuple):
             self._node.alarm("no-part", None, "its training failed, so that it has no part of this round")
             return None
-        return outcome
+        return outcome[1]
 
     def terms_from(self, place: Place, start: int = 0) -> bytes:
         """The terms of a sum that begins from this state, of vectors from `start` on."""
@@ -458,11 +506,11 @@ class RoundsInStep(Attached):
     async def sum(self, label: str, words: Words, terms: bytes, **asked: Any) -> SumDone | None:
         """Sum with the others; None if that was refused. `asked` as of `SumTalk.sum`."""
         self.state.whom, self.talk.was_signed = f"the sum of {label}", False
-        began = time.monotonic()
+        began = self._node.clock()
         ended = await self.talk.sum(label, words, terms, **asked)
         self.state.whom = ""
         if isinstance(ended, Refused):
-            self.state.tried_s = time.monotonic() - began
+            self.state.tried_s = self._node.clock() - began
             self._refused += 1
             self.algorithm.phase = Phase.WAITING
             self.was_refused(ended)
@@ -475,7 +523,18 @@ class RoundsInStep(Attached):
         self.algorithm.exchanges += 1
         self._latest = ended.members
         self._node.feed.settle("sum-done", None)
+        self._name_missing()
         return ended
+
+    def _name_missing(self) -> None:
+        there = {each.index for each in self._node.setup().federation.present if each.index < self.members}
+        missing = there - {*self._latest}
+        self._missed = {member: self._missed.get(member, 0) + 1 for member in sorted(missing)}
+        if not missing:
+            self._node.feed.settle("all-in", None)
+        if MISSED in self._missed.values():
+            names = self.state.names(member for member, sums in self._missed.items() if sums >= MISSED)
+            self._node.alarm("left-out", None, f"in none of the last {MISSED} sums: {names}")
 
     async def refuse_spoiled(self, label: str) -> None:
         """Leave a sum out that no right parts can have; all who got it do."""

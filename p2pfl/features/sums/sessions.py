@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -23,6 +24,7 @@ from p2pfl.errors import StorageError, UserError
 from p2pfl.features.sums.messages import SumSettings, quorum
 from p2pfl.features.sums.protocol import Sums
 from p2pfl.features.sums.records import SumHistory
+from p2pfl.features.sums.setup import Draw
 from p2pfl.features.sums.talk import SendMessage, SumTalk
 from p2pfl.storage.disk import create_file, lock_folder, replace_file, storage_errors, truncate_file, write_all
 from p2pfl.system import BINARY, NO_FOLLOW, sync
@@ -204,7 +206,9 @@ def sum_talk(
     *,
     first_wait_s: float,
     alarm: Callable[[str, int | None, str], object],
+    draw: Draw = os.urandom,
+    meter: Callable[[], float] = time.thread_time,
 ) -> SumTalk:
     """This node's part in sums. `first_wait_s` is how long to wait before anything was measured."""
-    sums = Sums(settings, identity, draw=os.urandom, past=kept.past, first_wait_s=first_wait_s)
-    return SumTalk(sums, say, keep=kept.add, alarm=alarm)
+    sums = Sums(settings, identity, draw=draw, past=kept.past, first_wait_s=first_wait_s)
+    return SumTalk(sums, say, keep=kept.add, alarm=alarm, meter=meter)

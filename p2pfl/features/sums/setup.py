@@ -356,8 +356,10 @@ class KeySetup:
         """The members without whom the sums that are asked for here cannot be."""
         self._life, self._serial = settings.life, 0
         self._secrets: SetupSecrets | None = None
-        self._drawn, self._quorum, self._stuck = 0.0, math.inf, math.inf
-        """The times when these keys were drawn, enough had fresh ones, an opening with these and unknown ones came."""
+        self._drawn, self._quorum, self._wanted, self._stuck = 0.0, math.inf, math.inf, math.inf
+        """The times when these keys were drawn, enough had fresh ones, they were wanted, and an opening with these and
+        unknown ones came.
+        """
         self._excused: set[int] = set()
         self._passed: set[bytes] = set()
         """The openings that do not name the present keys."""
@@ -368,14 +370,22 @@ class KeySetup:
         """A set-up with a certified roster, until somebody takes it."""
         self._hold, self._completed_at, self._size = HOLD, 0.0, 0
 
-    def act(self, now: float, current: SumSetup | None, *, is_used_up: bool) -> Iterator[Statement]:
-        """Yield what to do now, one thing after the other. `is_used_up`: there is no set-up, or it has no sum left."""
+    def act(self, now: float, current: SumSetup | None, *, is_used_up: bool, is_begun: bool) -> Iterator[Statement]:
+        """Yield what to do now, one thing after the other. `is_used_up`: there is no set-up, or it has no sum left.
+
+        The next keys wait until a sum of the present set-up has ended here (`is_begun`), or others have drawn theirs:
+        they are large, and until then there is no tree along which they go to each member once.
+        """
         if self.attempt is not None:
             yield from self._prepare(self.attempt, now)
         elif self._secrets is None:
-            yield self._draw_keys(now)
+            is_due = self.complete is None and (is_used_up or is_begun or self._leaves_out(current))
+            if is_due or self._records.fresh:
+                yield self._draw_keys(now)
         elif self.complete is None:
             yield from self._join(now)
+        if self._settings.are_enough(self.fresh):
+            self._quorum = min(now, self._quorum)
         is_time = now > self._completed_at + self._hold * self._patience.wait_s
         wants = is_used_up or self._leaves_out(current) or (is_time and self._has_newcomers(current))
         if self.attempt is None and self.complete is None and wants:
@@ -387,7 +397,7 @@ class KeySetup:
     def _draw_keys(self, now: float) -> Keys:
         self._secrets = SetupSecrets(self._draw, self._settings.sums)
         self._serial += 1
-        self._drawn, self._quorum, self._stuck = now, math.inf, math.inf
+        self._drawn, self._quorum, self._wanted, self._stuck = now, math.inf, math.inf, math.inf
         self._passed.clear()
         return self._secrets.keys(self._life, self._serial)
 
@@ -420,15 +430,15 @@ class KeySetup:
         rank = sum(self._blame.turn(each) < self._blame.turn(member) for each in fresh)
         if rank == 0 and all(each in fresh or self._is_out(each) for each in range(self._settings.count)):
             return True
-        quorum = min(now, self._quorum)
-        return now > quorum + 2 * (quorum - self._drawn) + wait_s * (1 + 2 * rank)
+        quorum, wanted = min(now, self._quorum), min(now, self._wanted)
+        return now > max(quorum, wanted) + 2 * (quorum - self._drawn) + wait_s * (1 + 2 * rank)
 
     def _open(self, now: float) -> Iterator[Statement]:
         """Open a set-up, if it is this member's turn."""
         settings, fresh = self._settings, self.fresh
         if not settings.are_enough(fresh) or settings.index not in fresh:
             return
-        self._quorum = min(now, self._quorum)
+        self._wanted = min(now, self._wanted)
         if self._turn_comes(settings.index, now):
             yield SetupOpening(members=bits_of(fresh), keys=b"".join(fresh[member] for member in sorted(fresh)))
             yield from self._join(now)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
 from nacl.exceptions import BadSignatureError
@@ -26,6 +26,8 @@ from p2pfl.net.extensions import ExtensionChannel
 DOMAIN = b"p2pfl standing after sums\x00"
 PIECE_BYTES = 48 * 1024
 
+Buffer: TypeAlias = bytes | bytearray | memoryview
+"""Bytes of a packed state: a memoryview has items of one byte."""
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 
@@ -72,9 +74,20 @@ class StatePiece(StandingMessage, frozen=True, kw_only=True, tag=3):
     part: Annotated[bytes, Meta(max_length=PIECE_BYTES)]
 
 
-def state_digest(state: bytes) -> bytes:
-    """Return the digest (32 bytes) of a packed state."""
-    return hashlib.blake2b(state, digest_size=32, person=b"p2pfl-shared").digest()
+def state_digest(state: Iterable[Buffer]) -> bytes:
+    """Return the digest (32 bytes) of a packed state, from its pieces."""
+    digest = hashlib.blake2b(digest_size=32, person=b"p2pfl-shared")
+    for piece in state:
+        digest.update(piece)
+    return digest.digest()
+
+
+def _part_of(state: Iterable[Buffer], offset: int) -> bytes:
+    part = b""
+    for piece in state:
+        part += piece[offset : offset + PIECE_BYTES - len(part)]
+        offset = max(0, offset - len(piece))
+    return part
 
 
 MOST_VAIN, LOST_S = 10, 30.0
@@ -192,8 +205,8 @@ PATIENCE_S = 5.0
 """The longest time of a neighbor for a piece."""
 KEPT = 3
 """The latest states that are kept for others."""
-MOST_KEPT_BYTES = 2**28
-"""Where so many would take more, one is."""
+MOST_KEPT_BYTES = 2**26
+"""Where so many would take more, only the latest is, in the memory of the state itself."""
 
 
 CHANNEL = ExtensionChannel(
@@ -220,7 +233,8 @@ class StandingsTalk:
     ) -> None:
         self._standings, self._say = standings, say
         self._most_bytes = most_bytes
-        self._kept: dict[bytes, bytes] = {}
+        self._kept: dict[bytes, Sequence[Buffer]] = {}
+        """The pieces of states, by digest."""
         self._wanted = b""
         self._from: int | None = None
         self._body, self._size = bytearray(), 0
@@ -244,9 +258,9 @@ class StandingsTalk:
     def hear(self, peer: int, message: StandingMessage) -> None:
         """Raises PeerFault."""
         if isinstance(message, StateWanted):
-            state = self._kept.get(message.digest, b"")
-            part = state[message.offset : message.offset + PIECE_BYTES]
-            piece = StatePiece(digest=message.digest, size=len(state), offset=message.offset, part=part)
+            state = self._kept.get(message.digest, ())
+            part, size = _part_of(state, message.offset), sum(map(len, state))
+            piece = StatePiece(digest=message.digest, size=size, offset=message.offset, part=part)
             self._say(peer, CHANNEL, piece)
         elif isinstance(message, StatePiece):
             self.hear_piece(peer, message)
@@ -262,25 +276,31 @@ class StandingsTalk:
             if peer != but:
                 self._say(peer, CHANNEL, standing)
 
-    async def fetch(self, place: Place) -> bytes | None:
+    async def fetch(self, place: Place) -> bytearray | None:
         """Return the state of that place from a neighbor, None if none gives it; those that say to have it first."""
         for peer in sorted(self.peers, key=lambda peer: self._standings.place_of(peer) != place):
             self._wanted, self._from, self._body, self._size = place.digest, peer, bytearray(), 0
             while await self._next_piece():
                 if self._body and len(self._body) == self._size:
-                    state, self._from = bytes(self._body), None
-                    if state_digest(state) == place.digest:
+                    state, self._body, self._from = self._body, bytearray(), None
+                    if state_digest([state]) == place.digest:
                         return state
                     break
         self._from = None
         return None
 
-    def keep(self, state: bytes, digest: bytes) -> None:
+    def keep(self, state: Sequence[Buffer], digest: bytes) -> None:
+        """Keep a state for others. The memory of a large one stays its owner's, who calls `release` to write to it."""
+        self.release()
         self._kept.pop(digest, None)
-        self._kept[digest] = state
-        most = KEPT if len(state) * KEPT <= MOST_KEPT_BYTES else 1
-        while len(self._kept) > most:
+        is_small = sum(map(len, state)) * KEPT <= MOST_KEPT_BYTES
+        self._kept[digest] = [b"".join(state)] if is_small else state
+        while len(self._kept) > (KEPT if is_small else 1):
             del self._kept[next(iter(self._kept))]
+
+    def release(self) -> None:
+        """Keep no longer what is in others' memory."""
+        self._kept = {digest: state for digest, state in self._kept.items() if len(state) == 1}
 
     def hear_piece(self, peer: int, piece: StatePiece) -> None:
         """Raises PeerFault: the piece is none of the state that was asked for."""

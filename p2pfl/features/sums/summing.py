@@ -257,19 +257,22 @@ MINE, NEXT = 0, 1
 """Ranks of roots."""
 TURN, EARLY, WAVE = 1.5, 0.5, 0.9
 """In waits: a root's turn at least; how much earlier its list is signed; how much later it is blamed, with a wave."""
+SPARED = 16
+"""One of so many sums waits for members, too, that were not in the sum before: twice as long, as they begin late."""
 STRANGE = "this member sums other things than the others"
 OTHER_SIZE = "the masked sum has another size"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumRequest:
-    """A vector to be summed, asked for `at` this time, `pause_s` after this member's last sum. `data`: its digest."""
+    """A vector to be summed, asked for at time `at`, `pause_s` after the last sum, of `before`. `data`: its digest."""
 
     label: str
     values: Words
     terms: bytes
     data: bytes
     only: frozenset[int] = frozenset()
+    before: frozenset[int] = frozenset()
     pause_s: float
     at: float
 
@@ -389,8 +392,13 @@ class Sum:
         tally, clock, settings = self._tally, self._clock, self.setup.settings
         self._strange = {member for member, theirs in tally.ready.items() if theirs != asked.terms}
         self._alike = ready = (tally.ready.keys() - self._strange) & self.setup.roster
+        is_spared = self.number % SPARED == 0
         if not clock.is_quorum and len(ready) >= settings.quorum:
-            clock.quorum, clock.is_quorum = now, True
+            # As long again as these took since the sum before: about the same moment at all members.
+            clock.quorum = now + (1 + is_spared) * (now - asked.at + asked.pause_s)
+            clock.is_quorum, clock.spread_s = True, now - clock.began
+        if clock.is_quorum and self.setup.roster & (self.setup.roster if is_spared else asked.before) <= ready:
+            clock.quorum = min(clock.quorum, now)
         gathered = self._tree.gathered.get(self.key)
         if gathered is not None:
             wave = tally.waves[gathered[0]].wave
@@ -414,7 +422,7 @@ class Sum:
     def _is_turn(self, ready: Collection[int], now: float, wait_s: float) -> bool:
         """The lowest that held nothing up begins, when all are ready or were waited for; the next if nothing moves."""
         clock, rank = self._clock, self._rank(self._index)
-        patience = 0.0 if len(ready) == len(self.setup.roster) else 2 * (clock.quorum - clock.began) + wait_s
+        patience = 0.0 if len(ready) == len(self.setup.roster) else 2 * clock.spread_s + wait_s
         waves = self._tally.waves.values()
         if rank == MINE and all(self._blame.is_struck(taken.author) for taken in waves):
             return now >= clock.quorum + patience
@@ -633,8 +641,8 @@ class _Secrets:
 
 
 class _Clock:
-    """The times of the events of one sum."""
+    """The times of the events of one sum. From `quorum` on members have their turns to lead it."""
 
     def __init__(self, began: float) -> None:
         self.began = self.moved = self.quorum = self.certified = began
-        self.is_quorum = self.is_late = False
+        self.is_quorum, self.is_late, self.spread_s = False, False, 0.0

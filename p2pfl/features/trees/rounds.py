@@ -28,12 +28,14 @@ from p2pfl.core.core import Algorithm
 from p2pfl.core.settings import Phase
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
-from p2pfl.features.sums.arithmetic import SpoiledSum, numbers_of
+from p2pfl.features.sums.arithmetic import SpoiledSum, WholeNumbers
 from p2pfl.features.sums.messages import quorum
 from p2pfl.features.sums.rounds import ALL_DONE, AlikeState, RoundsInStep, SummedRounds, bytes_each
+from p2pfl.features.sums.standings import Buffer
 from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.interface import Learner, LocalRound, Vector
 from p2pfl.learn.trees.growth import TreeGrowth, TreeLearner, TreePart, WrongSum
+from p2pfl.learn.trees.state import MOST_KEPT_BYTES
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
 from p2pfl.storage.disk import replace_file
@@ -145,7 +147,7 @@ class GrownState(AlikeState):
         """True once the file is there."""
         settings, columns = learner.settings, len(learner.preprocessing["inputs"]) + 1
         trees = settings.rounds * settings.outputs * (2 << settings.max_depth)
-        self.most_bytes = min(trees * NODE_BYTES + columns * COLUMN_BYTES + REST_BYTES, 1 << 31)
+        self.most_bytes = min(trees * NODE_BYTES + columns * COLUMN_BYTES + REST_BYTES, 1 << 31) + 2 * MOST_KEPT_BYTES
 
     def read(self) -> None:
         """Go on where this node was. Raises UserError: it has other rows now; StorageError: the file is damaged, or
@@ -192,10 +194,10 @@ class GrownState(AlikeState):
     def sums_after(self, rounds: int) -> int:  # noqa: ARG002 - a round has several sums
         return self._learner.growth.state.step
 
-    def packed(self, model: Vector, rounds: int) -> bytes:  # noqa: ARG002 - both follow from the growth
-        return msgspec.msgpack.encode(PackedTrees(sorted(self.members), self._learner.growth.pack()))
+    def packed(self, model: Vector, rounds: int) -> Sequence[Buffer]:  # noqa: ARG002 - both follow from the growth
+        return [msgspec.msgpack.encode(PackedTrees(sorted(self.members), self._learner.growth.pack()))]
 
-    def unpack(self, state: bytes) -> tuple[int, Vector, Callable[[], None]]:
+    def unpack(self, state: Buffer) -> tuple[int, Vector, Callable[[], None]]:
         learner = self._learner
         try:
             packed = msgspec.msgpack.decode(state, type=PackedTrees)
@@ -238,7 +240,7 @@ class TreeRounds(RoundsInStep):
         keys = tuple(member.key for member in federation.members)
         self.grown = GrownState(learner, setup.node.state_dir, keys, self._own)
         super().__init__(node, algorithm, self.grown, colluders=colluders, least=colluders + 2, sums=SUMS_OF_A_SETUP)
-        self._begun: tuple[Vector, LocalRound] | None = None
+        self._begun: LocalRound | None = None
         """The present round, as the engine began it."""
 
     async def opening(self, until_over: AsyncExitStack) -> None:  # noqa: ARG002 - nothing stays open
@@ -300,10 +302,10 @@ class TreeRounds(RoundsInStep):
             await self.state.rest()
             return
         self.algorithm.phase = Phase.WAITING if self.state.has_rested_long else Phase.TRAINING
-        part = await asyncio.to_thread(growth.next_part)
+        part, most = await asyncio.to_thread(lambda: (growth.next_part(), growth.most(len(members))))
         if not self.grown.is_kept:
             self.grown.write()  # from now on this node's rows may not change
-        numbers = numbers_of(part.arrays, -part.bound, part.bound, len(members))
+        numbers = WholeNumbers(members=len(members), most=most)
         done = await self.sum(part.label, numbers.encode(part.arrays), self._terms(part), data=part.data, only=members)
         if done is None:
             await self.state.rest()
@@ -312,6 +314,9 @@ class TreeRounds(RoundsInStep):
             await asyncio.to_thread(growth.take, numbers.decode(done.total, len(members)), len(members))
         except (WrongSum, SpoiledSum) as error:
             notice.warning("%s", error)
+            growth.ask_in_full()
+            self.grown.write()
+            await self.state.tell()
             await self.refuse_spoiled(part.label)
             return
         except UserError as error:
@@ -319,7 +324,7 @@ class TreeRounds(RoundsInStep):
             raise
         self.state.rested()
         self.grown.members = members
-        await self._keep(*self._begun)
+        await self._keep(self._begun)
         await self.state.tell()
 
     def _terms(self, part: TreePart) -> bytes:
@@ -327,14 +332,14 @@ class TreeRounds(RoundsInStep):
         terms = self.terms_from(self.state.place)
         return hashlib.blake2b(terms + about, digest_size=32, person=b"p2pfl-tree-terms").digest()
 
-    async def _keep(self, start: Vector, local: LocalRound) -> None:
+    async def _keep(self, local: LocalRound) -> None:
         """Make what was decided durable: a round with the node's state, levels in a file of their own."""
         growth = self.learner.growth
         rounds = rounds_of(growth)
         if growth.done:
             await self.state.settle(model_of(growth), rounds)
         elif rounds > self.algorithm.facts.rounds:
-            await self.state.commit(start, replace(local, vector=model_of(growth)))
+            await self.state.commit(lambda _: replace(local, vector=model_of(growth)))
             self._begun = None
         self.grown.write()
 

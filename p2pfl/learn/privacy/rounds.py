@@ -37,13 +37,13 @@ MOST_NOISE_STEPS = HALF * sum(FACTOR**level for level in range(LEVELS))
 """No noise of one node has more steps."""
 DIGITS = 9
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
-FIRST, SECOND, POWERS = "first", "second", "powers"
+FIRST, SECOND, POWERS, VARIATE = "first", "second", "powers", "variate"
 
 Words = NDArray[np.uint64]
 
 
 class AlikeRounds:
-    """The state that all nodes keep alike besides the model. `common` has its arrays; it is replaced, never modified.
+    """The state that all nodes keep alike besides the model. `common` has its arrays; only a step may write to them.
 
     A subclass says the `prefix` of their names where they are stored with what a learner keeps for itself, their dtype,
     and each one's name with its size; and it has `fits`, `is_possible` and `next_model`.
@@ -66,6 +66,8 @@ class AlikeRounds:
 
     sizes: dict[str, int]
     """The size of each array of `common`, by name."""
+    variate: NDArray[np.float32] | None = None
+    """This node's own control variate (d,), which nobody else sees, where the method has one."""
 
     def take_rows(self, rows: int, members: int) -> None:  # noqa: ARG002 - hidden models need them
         """Note the sum of the rows of so many members."""
@@ -74,12 +76,15 @@ class AlikeRounds:
     def kept(self) -> dict[str, NDArray[np.generic]]:
         """Return what must survive a restart, by name."""
         rows = {} if self.rows is None else {"rows": np.array([self.rows], np.float64)}
-        return {self.prefix + name: array for name, array in (self.common | rows).items()}
+        own = {} if self.variate is None else {VARIATE: self.variate}
+        return {self.prefix + name: array for name, array in (self.common | rows | own).items()}
 
     def load_kept(self, state: dict[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
         """Restore what `kept` returned; return the rest of the state."""
         mine = {name.removeprefix(self.prefix): array for name, array in state.items() if name.startswith(self.prefix)}
-        self.common = {name: array.astype(self.dtype) for name, array in mine.items() if name != "rows"}
+        self.common = {name: array.astype(self.dtype, copy=False) for name, array in mine.items() if name in self.sizes}
+        if self.variate is not None and VARIATE in mine:
+            self.variate = mine[VARIATE].astype(np.float32, copy=False)
         if "rows" in mine:
             self.rows = round(float(mine["rows"].sum()))
         return {name: array for name, array in state.items() if not name.startswith(self.prefix)}
@@ -89,14 +94,14 @@ class AlikeRounds:
         """The largest size of `packed` beside the model."""
         return np.dtype(self.dtype).itemsize * sum(self.sizes.values()) + 64
 
-    def packed(self, model: Vector, rounds: int) -> bytes:
-        """Return the state after so many rounds, the same bytes at all nodes."""
+    def packed(self, model: Vector, rounds: int) -> list[memoryview]:
+        """Return the state after so many rounds, the same bytes at all nodes, in pieces: the memory of the arrays."""
         arrays = [self.common.get(name, np.zeros(0)) for name in self.sizes]
         head = np.array([rounds, self.rows or 0, *(array.size for array in arrays)], "<i8")
         whole = [head, model.astype("<f4", copy=False), *(array.astype(self.dtype, copy=False) for array in arrays)]
-        return b"".join(array.view(np.uint8).data for array in whole if array.size)
+        return [array.view(np.uint8).data for array in whole if array.size]
 
-    def unpack(self, state: bytes, size: int) -> tuple[int, Vector, Callable[[], None]]:
+    def unpack(self, state: bytes | bytearray | memoryview, size: int) -> tuple[int, Vector, Callable[[], None]]:
         """Return the rounds and the model (size,) of a packed state, and what adopts the rest of it.
 
         Raises ValueError: it is no state of such a model.
@@ -318,7 +323,7 @@ class HiddenRounds(WrappedLearner):
             vector = hide_round(start.model, local.vector, self.plan, draws)
         else:
             self.shared.give_change(start.model, local.vector, draws)
-            vector = start.model.copy()
+            vector = start.model
         return replace(local, vector=vector, loss=self.protection.public_loss(local.loss))
 
     def evaluate(self, vector: Vector, part: str) -> Score | None:

@@ -10,9 +10,10 @@ There is no network, no clock, no chance and no torch in here. `TreeGrowth` is o
         node.take(total, members)                         # the sum of all parts: dict of int64 arrays by name
     forest = node.forest()                                # outputs(cells); forest.to_xgboost
 
-**A part** has named arrays of whole numbers (int64), each from -`bound` to `bound` = 2^51, at most 2^20 entries in all.
-Rows are rounded before they are added: a sum is exact, and so the same whichever node has a row. `node.shapes`,
-`node.label` and `node.state.step` are known without the rows: a node can follow sums in which it was not.
+**A part** has named arrays of whole numbers (int64), none below 0; `node.most(members)` has for each entry the largest
+that the sum can be, so that entries need few bits. Rows are rounded before they are added: a sum is exact, and so the
+same whichever node has a row. `node.most`, `node.label` and `node.state.step` are known without the rows: a node can
+follow sums in which it was not.
 
 **Steps.** Three sums of counts lead to the bins. A round takes `max_depth` sums, one for each level of all its trees
 (more where a level has over 2^20 entries); the first of a round also has the loss so far. One more has the last loss.
@@ -20,15 +21,16 @@ Rows are rounded before they are added: a sum is exact, and so the same whicheve
 | label | arrays | entries |
 |---|---|---|
 | bins i of 3 | `buckets` (all), `targets` (classes, or sum and rows) | rows, in at most 2,560 buckets a column |
-| round r, level l | `gradients`, `hessians`, `rows` (leaves, bins of all columns) | of each leaf that may be split |
+| round r, level l | `gradients`, `hessians`, `rows` (leaves, bins of all columns) | what the level above leaves open |
 | the same, level 1, and loss | `losses` (4) | sum and rows, trained on and held out |
 
 **GrowthState.** `pack()` is the same bytes at all nodes that have taken the same sums, some 6 kB a tree of depth 6. It
-has settings, cuts or bins, trees so far and the leaves of this level; whatever else a node needs follows from that and
-its rows. Decisions use additions, multiplications and divisions in float64, which every processor rounds alike.
+has settings, cuts or bins, trees so far, the leaves of this level and the sums of the level above (8 MB at most);
+whatever else a node needs follows from that and its rows. Decisions use additions, multiplications and divisions in
+float64, which every processor rounds alike.
 
 What carries the sums (`features/trees`, whose head says why all sums are of the same members) takes the parts as whole
-numbers, never by way of float64, of at most 2047 members; names `label`, `state.step` and a digest of `pack()` in the
-terms, and `part.data` as the digest of the data in all steps; and keeps `pack()` before the next part leaves the node.
-`unpack` does not prove that a state is right: believe one only if more than t members have its digest.
+numbers, never by way of float64, of exactly the same at most 2047 members; names `label`, `state.step` and a digest of
+`pack()` in the terms, and `part.data` as the digest of the data in all steps; and keeps `pack()` before the next part
+leaves the node. `unpack` does not prove that a state is right: believe one only if more than t members have its digest.
 """

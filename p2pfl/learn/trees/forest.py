@@ -416,7 +416,7 @@ class DecisionTree(msgspec.Struct, array_like=True):
     def walk(self, codes: Codes, places: Places, grid: BinGrid) -> Places:
         """Move rows from the nodes `places` (n,) down to leaves, by their bins `codes` (columns, n)."""
         columns, lefts = np.array(self.columns), np.array(self.lefts)
-        goes_right = self._goes_right(grid)
+        goes_right = self.goes_right(grid)
         is_split = columns != LEAF
         moving = np.flatnonzero(is_split[places])
         places = places.copy()
@@ -427,7 +427,7 @@ class DecisionTree(msgspec.Struct, array_like=True):
             moving = moving[is_split[nodes]]
         return places
 
-    def _goes_right(self, grid: BinGrid) -> NDArray[np.bool_]:
+    def goes_right(self, grid: BinGrid) -> NDArray[np.bool_]:
         """Return for each node and bin (nodes, bins) if a row goes right."""
         widths, bins = np.array(grid.widths), np.array(self.bins)[:, None]
         columns, every_bin = np.array(self.columns), np.arange(max(grid.widths))

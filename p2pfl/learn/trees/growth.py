@@ -46,14 +46,15 @@ from p2pfl.learn.trees.forest import (
     raw_cells,
     tree_settings,
 )
+from p2pfl.learn.trees.levels import Leaf, Level
 from p2pfl.learn.trees.state import (
     BITS,
-    BOUND,
     CLIP_BITS,
     LOSS_BITS,
     MOST_ROWS,
+    Growing,
     GrowthState,
-    Leaves,
+    Histograms,
     Loss,
     SiteRows,
     Whole,
@@ -62,8 +63,6 @@ from p2pfl.learn.trees.state import (
     weights_of,
 )
 
-HISTOGRAMS = ("gradients", "hessians", "rows")
-"""The arrays (leaves, bins of all columns) of a level."""
 FINEST = float(np.finfo(np.float32).tiny)
 
 
@@ -73,7 +72,7 @@ class WrongSum(PeerFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreePart:
-    """One node's summand: arrays of whole numbers from -`bound` to `bound`. Names and shapes are the same at all nodes.
+    """One node's summand: arrays of whole numbers. Names and shapes are the same at all nodes.
 
     `step` counts the parts from 0, and `label` says in words what is summed. `data` (32 bytes) is the same in all parts
     of the same rows, and is for the node's own eyes: to the rule about sums of the same data all parts are the same.
@@ -83,7 +82,6 @@ class TreePart:
     label: str
     data: bytes
     arrays: Mapping[str, Whole]
-    bound: int = BOUND
 
 
 class TreeGrowth:
@@ -93,6 +91,8 @@ class TreeGrowth:
         self.state = state
         self._site = site
         self._part: TreePart | None = None
+        self._known: tuple[int, Level] | None = None
+        """The present level, and the step at which it was looked at."""
 
     @classmethod
     def begin(cls, schema: Schema, settings: TreeSettings, site: SiteRows) -> TreeGrowth:
@@ -149,19 +149,24 @@ class TreeGrowth:
             return "loss"
         return f"round {len(state.rounds) + 1}, level {state.growing.level + 1}"
 
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The names and shapes of the next part's arrays, which follow from the state."""
-        state = self.state
+    def most(self, members: int) -> dict[str, Whole]:
+        """Return the largest that each entry of the next sum, of so many members, can be; none is below 0.
+
+        Names and shapes are those of the parts, too; all follows from the state.
+        """
+        state, most_rows = self.state, members * MOST_ROWS
+        rows = state.row_count or most_rows
         if state.grid is None:
-            return {"targets": (state.settings.classes or 2,), "buckets": (sum(map(len, state.cuts)),)}
-        shapes: dict[str, tuple[int, ...]] = (
-            {"losses": (LOSSES,)} if not state.growing.level and not state.growing.decided else {}
-        )
-        if len(state.rounds) < state.settings.rounds:
-            shape = len(self._leaves(state.grid)), sum(state.grid.widths)
-            shapes |= dict.fromkeys(HISTOGRAMS, shape)
-        return shapes
+            targets = np.full(state.settings.classes, rows) if state.settings.classes else [rows << BITS + 1, rows]
+            return {"targets": np.array(targets), "buckets": np.full(sum(map(len, state.cuts)), rows)}
+        most = {"losses": np.array([most_rows << BITS, most_rows] * 2)} if self._is_begun else {}
+        is_last = len(state.rounds) == state.settings.rounds
+        return most if is_last else most | self._level(state.grid).most(members)
+
+    @property
+    def _is_begun(self) -> bool:
+        """True if the next sum is the first one of a round, or of the end."""
+        return not self.state.growing.level and not self.state.growing.decided
 
     def next_part(self) -> TreePart:
         """Return this node's summand of the next sum; the same one until that is taken."""
@@ -177,44 +182,49 @@ class TreeGrowth:
 
         Raises WrongSum: no parts have this sum; UserError: there are too few rows. The state is then as before.
         """
-        state = self.state
-        if {name: array.shape for name, array in total.items()} != self.shapes:
+        state, most = self.state, self.most(members)
+        if {name: array.shape for name, array in total.items()} != {name: each.shape for name, each in most.items()}:
             raise WrongSum(f"step {state.step}: other names or shapes than those of the parts")
         for name, array in total.items():
-            if max(int(array.max(initial=0)), -int(array.min(initial=0))) > members * BOUND:
+            if ((array < 0) | (array > most[name])).any():
                 raise WrongSum(f"step {state.step}: {name} is beyond what {members} members can have")
         if state.grid is None:
-            self._take_counts(total, members * MOST_ROWS)
+            self._take_counts(total)
         else:
             self._take_level(total, state.grid, members * MOST_ROWS)
         state.step += 1
 
+    def ask_in_full(self) -> None:
+        """After a wrong sum, which may be due to an earlier one: let nothing of the next follow from those before."""
+        state = self.state
+        state.growing.above, state.root_rows, state.row_count = Histograms(), b"", 0
+        state.step += 1
+
     def _make(self) -> dict[str, Whole]:
-        state, site, shapes = self.state, self._site, self.shapes
+        state, site = self.state, self._site
         if state.grid is None:
             return site.counts(state)
-        arrays = {"losses": site.losses(state)} if "losses" in shapes else {}
-        if "rows" in shapes:
-            sums = site.histograms(state, state.grid, self._leaves(state.grid))[:, :, _bins(state.grid)]
-            arrays |= dict(zip(HISTOGRAMS, sums, strict=True))
+        arrays = {"losses": site.losses(state)} if self._is_begun else {}
+        if len(state.rounds) < state.settings.rounds:
+            level = self._level(state.grid)
+            arrays |= level.part(site.histograms(state, state.grid, level.asked)[:, :, _bins(state.grid)])
         return arrays
 
-    def _leaves(self, grid: BinGrid) -> Leaves:
-        """Return the leaves of the next part: those of one level of all trees, or as many as fit in."""
-        fit = (MOST_ENTRIES - LOSSES) // (SUMS * sum(grid.widths))
-        roots = [(output, 0) for output in range(self.state.settings.outputs)]
-        return (self.state.growing.frontier if self.state.growing.trees else roots)[self.state.growing.decided :][:fit]
+    def _level(self, grid: BinGrid) -> Level:
+        if self._known is None or self._known[0] != self.state.step:
+            fit = (MOST_ENTRIES - LOSSES) // (SUMS * sum(grid.widths))
+            self._known = self.state.step, Level(self.state, grid, fit)
+        return self._known[1]
 
     # -- bins
 
-    def _take_counts(self, total: Mapping[str, Whole], most_rows: int) -> None:
+    def _take_counts(self, total: Mapping[str, Whole]) -> None:
         state, settings, targets = self.state, self.state.settings, total["targets"].tolist()
         regression = settings.objective == "squared"
         rows = targets[1] if regression else sum(targets)
-        _refuse_impossible(total["buckets"], most_rows)
-        _refuse_impossible(total["targets"][1 if regression else 0 :], most_rows)
         if regression:
-            _refuse_beyond(total["targets"][0], total["targets"][1])
+            targets[0] -= rows << BITS
+            _refuse_beyond(np.array(targets[0]), total["targets"][1])
         if rows < settings.least_rows:
             allowed = f"at least {settings.least_rows} (least_rows)"
             raise UserError("too few rows at all nodes together", value=rows, allowed=allowed)
@@ -224,6 +234,7 @@ class TreeGrowth:
         if max(known, default=0) > rows or (regression and known[-1] != rows):
             raise WrongSum("columns have other numbers of rows than there are")
         pairs = list(zip(state.cuts, counts, strict=True))
+        state.row_count = rows
         if state.divisions < DIVISIONS:
             state.divisions += 1
             if regression:
@@ -244,24 +255,34 @@ class TreeGrowth:
 
     def _take_level(self, total: Mapping[str, Whole], grid: BinGrid, most_rows: int) -> None:
         state = self.state
-        histograms = _histograms(total, grid, most_rows) if "rows" in total else None
-        stops = "losses" in total and self._look_at_losses(total["losses"], most_rows)
-        if histograms is None or stops:
+        level = self._level(grid) if "rows" in total else None
+        sums = None if level is None else level.whole(total)
+        histograms = None if sums is None else _histograms(sums, grid, most_rows)
+        stops = "losses" in total and self._look_at_losses(total["losses"])
+        if level is None or sums is None or histograms is None or stops:
             state.done = True
             return
-        leaves = self._leaves(grid)
+        leaves, had_split = level.leaves, len(state.growing.below)
         if not state.growing.trees:
             state.growing.trees = [DecisionTree.root() for _ in range(state.settings.outputs)]
             state.growing.frontier = [(output, 0) for output in range(state.settings.outputs)]
         self._split(leaves, histograms, grid)
+        if not state.growing.level:
+            state.root_rows = sums[2, 0].astype("<i8").tobytes()
+        below = set(state.growing.below[had_split:])
+        for (output, node), each in zip(leaves, sums.swapaxes(0, 1), strict=True):
+            left = state.growing.trees[output].lefts[node]
+            if {(output, left), (output, left + 1)} & below:
+                state.growing.here.add((output, node), each)
         state.growing.decided += len(leaves)
         if state.growing.decided == len(state.growing.frontier):
             state.growing.frontier, state.growing.below, state.growing.decided = state.growing.below, [], 0
+            state.growing.above, state.growing.here = state.growing.here, Histograms()
             state.growing.level += 1
             if not state.growing.frontier:
                 self._end_round()
 
-    def _split(self, leaves: Leaves, histograms: Whole, grid: BinGrid) -> None:
+    def _split(self, leaves: Sequence[Leaf], histograms: Whole, grid: BinGrid) -> None:
         state, settings = self.state, self.state.settings
         splitter = Splitter(settings=settings, grid=grid, bits=state.bits, scale=state.target.scale)
         for (output, node), split, histogram in zip(leaves, splitter.best(histograms), histograms, strict=True):
@@ -283,11 +304,10 @@ class TreeGrowth:
             state.done = True
         else:
             state.rounds.append(state.growing.trees)
-        state.growing.trees, state.growing.level = [], 0
+        state.growing = Growing()
 
-    def _look_at_losses(self, sums: Whole, most_rows: int) -> bool:
+    def _look_at_losses(self, sums: Whole) -> bool:
         """Note the losses; return True if it is time to stop. Raises UserError: no node holds out rows for that."""
-        _refuse_impossible(sums[1::2], most_rows)
         _refuse_beyond(sums[::2], sums[1::2], least=0)
         state, patience = self.state, self.state.settings.patience
         bits = LOSS_BITS[state.settings.objective] - BITS
@@ -324,19 +344,22 @@ def _refuse_beyond(sums: Whole, rows: Whole, least: int = -1) -> None:
         raise WrongSum("a sum beyond what its rows can have")
 
 
-def _histograms(total: Mapping[str, Whole], grid: BinGrid, most_rows: int) -> Whole:
-    """Return the sums (leaves, columns, bins, 3). Raises WrongSum: no rows have them, or columns disagree."""
+def _histograms(sums: Whole, grid: BinGrid, most_rows: int) -> Whole:
+    """Return the sums (leaves, columns, bins, 3) of (3, leaves, bins), gradients as they are.
+
+    Raises WrongSum: no rows have them, or columns disagree.
+    """
+    gradients, hessians, rows = sums[0] - (sums[2] << BITS), sums[1], sums[2]
+    _refuse_impossible(rows, most_rows)
+    _refuse_beyond(gradients, rows)
+    _refuse_beyond(hessians, rows, least=0)
     mask = _bins(grid)
-    sums = np.zeros((len(total["rows"]), *mask.shape, SUMS), np.int64)
-    for place, name in enumerate(HISTOGRAMS):
-        sums[:, mask, place] = total[name]
-    _refuse_impossible(total["rows"], most_rows)
-    _refuse_beyond(total["gradients"], total["rows"])
-    _refuse_beyond(total["hessians"], total["rows"], least=0)
-    by_column = sums.sum(axis=2)
+    found = np.zeros((len(rows), *mask.shape, SUMS), np.int64)
+    found[:, mask] = np.stack([gradients, hessians, rows], axis=-1)
+    by_column = found.sum(axis=2)
     if (by_column != by_column[:, :1]).any() or int(by_column[..., 2].max(initial=0)) > most_rows:
         raise WrongSum("the columns of a sum disagree, or have more rows than the members can have")
-    return sums
+    return found
 
 
 def _center_and_scale(cuts: list[int], counts: Whole, settings: TreeSettings) -> tuple[float, float]:
@@ -391,6 +414,7 @@ class TreeLearner:
     """`growth` is this node's share of the trees; `parts` has the rows that are tested, by name."""
 
     size, personal = 1, 0
+    exchange = b"packed histograms"
     is_summed = False
     """Set by the algorithm that carries the sums: without one, no tree would grow."""
 
@@ -431,8 +455,10 @@ class TreeLearner:
         schema, settings = self.table.schema, self.settings
         forest = len(schema.numeric) * (settings.bins + 1) + sum(len(each) + 1 for each in schema.categories.values())
         most = 2**settings.max_depth if rows is None else max(1, rows // (2 * settings.least_rows))
-        leaves = (min(2**level, most) for level in range(settings.max_depth))
-        return [min(SUMS * forest * settings.outputs * each, MOST_ENTRIES) for each in leaves]
+        leaves = (min(2 ** max(0, level - 1), most) for level in range(settings.max_depth))
+        digits = (MOST_ROWS << 11 if rows is None else rows).bit_length()
+        numbers = forest * settings.outputs * (1 + 2 * BITS + SUMS * digits)
+        return [min(1 + -(-numbers * each // 53), MOST_ENTRIES) for each in leaves]
 
     def initial(self) -> Vector:
         return np.zeros(1, np.float32)

@@ -37,15 +37,16 @@ from p2pfl.learn.trees.forest import (
 )
 
 Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
 
 BITS = 27
 """A row's entry is at most 2^27 steps."""
 MOST_ROWS = 1 << 24
 """The most rows of one node."""
-BOUND = MOST_ROWS << BITS
-"""No entry of a part is larger: 2^51."""
 CLIP_BITS = 6
 """Squared error: a residual counts as at most 2^6 times the target's scale."""
+HESSIAN_BITS = {"logistic": BITS - 2, "softmax": BITS - 1, "squared": BITS}
+"""A row's hessian is at most this power of two, in steps."""
 LOSS_BITS = {"logistic": 5, "softmax": 5, "squared": 12}
 """A row's loss counts as at most this power of two."""
 SMALLEST = 2.0**-40
@@ -138,7 +139,10 @@ def base_margins(settings: TreeSettings, class_counts: Sequence[int], weights: S
     return logs if settings.objective == "softmax" else [logs[1] - logs[0]]
 
 
-FORMAT = 1
+FORMAT = 2
+"""States of format 1 are read, too: those of trees that began before parts were packed."""
+BIN_BYTES, MOST_KEPT_BYTES = 32, 1 << 23
+"""The bytes of a bin whose sums are kept for the next level, and of all of them at most."""
 
 
 class Loss(msgspec.Struct, frozen=True, array_like=True):
@@ -155,11 +159,60 @@ class TargetScale(msgspec.Struct, array_like=True):
     scale: float = 1.0
 
 
+class Histograms(msgspec.Struct, forbid_unknown_fields=True):
+    """The sums over all nodes in those bins of some leaves that have rows.
+
+    `bins` has the number of these for each leaf, and `sums` for each leaf `<i8` (4, bins): gradients, each row's plus
+    2^27, hessians, rows, and the place of the bin.
+    """
+
+    nodes: list[tuple[int, int]] = []
+    bins: list[int] = []
+    sums: bytes = b""
+
+    def add(self, node: tuple[int, int], sums: Whole) -> None:
+        """Add a leaf's sums (3, bins), where there is room."""
+        places = np.flatnonzero(sums[2])
+        if len(self.sums) + BIN_BYTES * len(places) <= MOST_KEPT_BYTES:
+            self.nodes.append(node)
+            self.bins.append(len(places))
+            self.sums += np.concatenate([sums[:, places], places[None]]).astype("<i8").tobytes()
+
+    def by_node(self, size: int) -> dict[tuple[int, int], Whole]:
+        """Return the sums (3, size) of each leaf."""
+        found, start, numbers = dict[tuple[int, int], Whole](), 0, np.frombuffer(self.sums, "<i8")
+        for node, bins in zip(self.nodes, self.bins, strict=True):
+            block = numbers[start : start + 4 * bins].reshape(4, bins)
+            found[node] = np.zeros((3, size), np.int64)
+            found[node][:, block[3]] = block[:3]
+            start += 4 * bins
+        return found
+
+    def are_right(self, trees: Sequence[DecisionTree], size: int) -> bool:
+        """Return True if these may be sums of split nodes of these trees."""
+        fits = len(self.nodes) == len(self.bins) == len(set(self.nodes)) and min(self.bins, default=0) >= 0
+        if not (fits and len(self.sums) == BIN_BYTES * sum(self.bins) <= MOST_KEPT_BYTES):
+            return False
+        ends, numbers = np.cumsum(self.bins) * 4, np.frombuffer(self.sums, "<i8")
+        blocks = [block.reshape(4, -1) for block in np.split(numbers, ends[:-1])] if self.bins else []
+        return all(
+            0 <= output < len(trees) and 0 <= node < len(trees[output]) and trees[output].columns[node] != LEAF
+            for output, node in self.nodes
+        ) and all(
+            (block[2] > 0).all()
+            and (block[:2] >= 0).all()
+            and (np.diff(block[3], prepend=-1, append=size) > 0).all()
+            and int(block[2].max(initial=0)) < 1 << 35
+            for block in blocks
+        )
+
+
 class Growing(msgspec.Struct, forbid_unknown_fields=True):
     """The trees of the present round, one for each output, and the leaves of their present level.
 
     Leaves are pairs of output and node: of `frontier`, those of this level that may be split, so many have been
-    `decided`; `below` are those of the next level so far.
+    `decided`; `below` are those of the next level so far. `above` are the sums of the level before, of leaves whose
+    children are in `frontier`, `here` those of this level for `below`.
     """
 
     trees: list[DecisionTree] = []
@@ -167,9 +220,11 @@ class Growing(msgspec.Struct, forbid_unknown_fields=True):
     frontier: list[tuple[int, int]] = []
     decided: int = 0
     below: list[tuple[int, int]] = []
+    above: Histograms = msgspec.field(default_factory=Histograms)
+    here: Histograms = msgspec.field(default_factory=Histograms)
 
-    def is_right(self, max_depth: int) -> bool:
-        """Return True if the leaves that may be split are leaves of these trees, each of them once."""
+    def is_right(self, max_depth: int, bins: int) -> bool:
+        """Return True if the leaves that may be split are leaves of these trees, each of them once, and sums fit."""
         if not self.trees:
             return self == Growing()
         leaves = [*self.frontier[self.decided :], *self.below]
@@ -182,6 +237,7 @@ class Growing(msgspec.Struct, forbid_unknown_fields=True):
                 0 <= node < len(self.trees[output]) and self.trees[output].columns[node] == LEAF
                 for output, node in leaves
             )
+            and all(sums.are_right(self.trees, bins) for sums in (self.above, self.here))
         )
 
 
@@ -205,6 +261,10 @@ class GrowthState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     target: TargetScale = msgspec.field(default_factory=TargetScale)
     base: list[float] = []
     """The margins without trees."""
+    row_count: int = 0
+    """The rows of all nodes that are trained on; 0: they are not known."""
+    root_rows: bytes = b""
+    """The rows in all bins, `<i8`, once they are known: no round changes them."""
     rounds: list[list[DecisionTree]] = []
     growing: Growing = msgspec.field(default_factory=Growing)
     losses: list[Loss] = []
@@ -237,8 +297,9 @@ class GrowthState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             state = msgspec.msgpack.decode(packed, type=cls)
         except UNREADABLE as error:
             raise ValueError(f"no state of trees: {error}") from None
-        if state.format != FORMAT:
+        if not 1 <= state.format <= FORMAT:
             raise ValueError(f"a state of format {state.format}: known is {FORMAT}")
+        state.format = FORMAT
         if rounds is not None:
             state.rounds = list(rounds)
         state.check()
@@ -284,11 +345,13 @@ class GrowthState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
                 for trees in (*self.rounds, *growing)
                 for tree in trees
             )
-            and self.growing.is_right(settings.max_depth)
+            and self.growing.is_right(settings.max_depth, sum(grid.widths))
+            and 0 <= self.row_count < 1 << 35
+            and len(self.root_rows) in {0, 8 * sum(grid.widths)}
+            and int(np.frombuffer(self.root_rows, "<u8").max(initial=0)) < 1 << 35
         )
 
 
-Whole = NDArray[np.int64]
 Leaves = Sequence[tuple[int, int]]
 """Outputs and nodes."""
 
@@ -319,9 +382,6 @@ class SiteRows:
         self._places: list[Whole] = []
         self._rounds = -1
         self._steps: tuple[Floats, Floats] = np.zeros((0, 0)), np.zeros((0, 0))
-        self._level = -1, -1
-        self._above: dict[tuple[int, int], Floats] = {}
-        self._here: dict[tuple[int, int], Floats] = {}
 
     def counts(self, state: GrowthState) -> dict[str, Whole]:
         """Return the rows in each bucket, and what is known of the target by then."""
@@ -332,8 +392,8 @@ class SiteRows:
         if settings.objective == "squared":
             columns.append(as_cells(targets))
             scaled = np.clip((targets - state.target.center) / state.target.scale, -(2.0**CLIP_BITS), 2.0**CLIP_BITS)
-            total = in_steps(scaled, BITS - CLIP_BITS).sum()
-            arrays["targets"] = np.array([total, len(targets)]).astype(np.int64)
+            total = int(in_steps(scaled, BITS - CLIP_BITS).sum())
+            arrays["targets"] = np.array([total + (len(targets) << BITS), len(targets)])
         else:
             arrays["targets"] = np.bincount(targets.astype(np.int64), minlength=settings.classes).astype(np.int64)
         counts = [counted(values, cuts) for values, cuts in zip(columns, state.cuts, strict=True)]
@@ -350,34 +410,15 @@ class SiteRows:
     def histograms(self, state: GrowthState, grid: BinGrid, leaves: Leaves) -> Whole:
         """Return gradients, hessians and rows (3, leaves, columns, bins) of these leaves of the growing trees."""
         self._catch_up(state)
-        now = len(state.rounds), state.growing.level
-        if now != self._level:
-            self._above = self._here if now == (self._level[0], self._level[1] + 1) else {}
-            self._here, self._level = {}, now
+        found = np.empty((3, len(leaves), len(self._codes), max(grid.widths)), np.int64)
         for output in sorted({output for output, _ in leaves}):
-            tree = state.growing.trees[output] if state.growing.trees else DecisionTree()
-            self._fill(output, tree, [node for each, node in leaves if each == output], max(grid.widths))
-        return np.stack([self._here[leaf] for leaf in leaves], axis=1).astype(np.int64)
+            places = [place for place, leaf in enumerate(leaves) if leaf[0] == output]
+            found[:, places] = self._count(output, [leaves[place][1] for place in places], max(grid.widths))
+        return found
 
-    def _fill(self, output: int, tree: DecisionTree, nodes: Sequence[int], width: int) -> None:
-        """Compute the histograms of nodes; of two siblings the one with more rows is what the other one leaves."""
-        missing = [node for node in nodes if (output, node) not in self._here]
-        rows = np.bincount(self._places[output][: self.trained], minlength=len(tree) + 1)
-        parents = {left: parent for parent, left in enumerate(tree.lefts) if tree.columns[parent] != LEAF}
-        rest: dict[int, tuple[int, int]] = {}
-        for left, parent in parents.items():
-            if left in missing and left + 1 in missing and (output, parent) in self._above:
-                more, less = (left, left + 1) if rows[left] > rows[left + 1] else (left + 1, left)
-                rest[more] = parent, less
-        direct = [node for node in missing if node not in rest]
-        for node, histogram in zip(direct, self._count(output, direct, len(rows), width), strict=True):
-            self._here[output, node] = histogram
-        for node, (parent, sibling) in rest.items():
-            self._here[output, node] = self._above[output, parent] - self._here[output, sibling]
-
-    def _count(self, output: int, nodes: Sequence[int], size: int, width: int) -> list[Floats]:
-        """Add the rows of each node (3, columns, bins). float64 holds the sums exactly: they are below 2^53."""
-        slot_of = np.full(size, -1, np.int64)
+    def _count(self, output: int, nodes: Sequence[int], width: int) -> Floats:
+        """Add the rows of nodes (3, nodes, columns, bins). float64 holds the sums exactly: they are below 2^53."""
+        slot_of = np.full(1 + max(*nodes, int(self._places[output].max(initial=0))), -1, np.int64)
         slot_of[list(nodes)] = np.arange(len(nodes))
         slots = slot_of[self._places[output][: self.trained]]
         rows = np.flatnonzero(slots >= 0)
@@ -389,7 +430,7 @@ class SiteRows:
             for place, weight in enumerate((*weights, None)):
                 counts = np.bincount(at, weight, len(nodes) * width)
                 sums[place, :, column] = counts.reshape(len(nodes), width)
-        return [sums[:, slot] for slot in range(len(nodes))]
+        return sums
 
     def _catch_up(self, state: GrowthState) -> None:
         """Bring margins and places to the state's trees."""

@@ -40,7 +40,7 @@ def sum_of(parts: Sequence[TreePart]) -> dict[str, np.ndarray]:
         assert (part.step, part.label) == (parts[0].step, parts[0].label)
         for array in part.arrays.values():
             assert array.dtype == np.int64
-            assert np.abs(array).max(initial=0) <= part.bound
+            assert array.min(initial=0) >= 0
     return {name: sum(part.arrays[name] for part in parts) for name in parts[0].arrays}
 
 
@@ -54,7 +54,9 @@ def grow(
     """Let the nodes grow their trees to the end. `after` may look at them, or replace them, after each step."""
     nodes = [TreeGrowth.begin(schema, settings, site_of(rows)) for rows in sites]
     while not nodes[0].done:
-        total = sum_of([node.next_part() for node in nodes])
+        total, most = sum_of([node.next_part() for node in nodes]), nodes[0].most(len(nodes))
+        assert {name: each.shape for name, each in most.items()} == {name: each.shape for name, each in total.items()}
+        assert all((total[name] <= most[name]).all() for name in total)
         for node in nodes:
             node.take(total, len(nodes))
         if after is not None:

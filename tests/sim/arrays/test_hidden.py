@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,9 +12,7 @@ from p2pfl.errors import UserError
 from p2pfl.features.sums import bytes_each
 from p2pfl.learn import AveragedLearner, RoundStart, method_of
 from sim import (
-    PlanWishes,
     World,
-    check_wishes,
     describe,
     layers_of,
     load_learners,
@@ -33,7 +33,7 @@ def hidden(nodes=6, rounds=3, privacy=HIDE, **options):
 def by_hand(federation):
     """The model that real learners get to, and the 64-bit words of one part."""
     learners, count, method = load_learners(federation), len(federation.members), method_of(federation)
-    how = {"members": count, "seed": federation.seed}
+    how = {"members": count, "seed": federation.seed, "method": method}
     nodes = [AveragedLearner(one, federation.hides, node=node, **how) for node, one in enumerate(learners)]
     model = learners[0].initial()
     for node in nodes:
@@ -41,7 +41,7 @@ def by_hand(federation):
     for number in range(federation.training.rounds):
         total = np.zeros(nodes[0].averaged.entries, np.uint64)
         for node in nodes:
-            node.train(RoundStart(model, method=method), number)
+            node.train(RoundStart(model), number)
             total += node.averaged.part
         assert nodes[0].averaged.is_possible(total, count)
         (model, *others) = [node.averaged.next_model(model, total, count, number) for node in nodes]
@@ -55,11 +55,17 @@ def by_hand(federation):
         ("hide=models,outer=mean,bits=24", "plain", 1e-4),
         ("hide=models,outer=momentum,outer_rate=0.5", "prox:mu=0.1", 5e-3),
         ("hide=models", "plain", 2e-2),
+        ("hide=models,outer=mean,bits=24", "variate:beta=0.5", 1e-4),
+        ("hide=models,outer=mean,bits=24", "normalized", 1e-4),
     ],
 )
 def test_a_run_is_the_rounds_of_real_learners(spec, method, atol):
     federation, models = hidden(privacy=spec, method=method), []
-    report = simulate(federation, on_models=models.append)
+    if method == "normalized":
+        training = replace(federation.training, local_steps=None, local_epochs=1)
+        task = replace(federation.task, options={"partition": "dirichlet:0.5"})
+        federation = replace(federation, training=training, task=task)
+    report = simulate(federation, arrays=True, on_models=models.append)
     model, entries = by_hand(federation)
     assert (models[0] == models[0][0]).all()
     np.testing.assert_allclose(models[0][0], model, atol=atol)
@@ -70,7 +76,7 @@ def test_a_run_is_the_rounds_of_real_learners(spec, method, atol):
 
 def test_ten_rounds_learn_and_repeat_in_the_time_of_the_slowest():
     report, again, slow = (
-        simulate(hidden(rounds=10), world=world)
+        simulate(hidden(rounds=10), world=world, arrays=True)
         for world in (World(), World(), World(slow=[{"nodes": [3], "speed": 0.1}]))
     )
     assert report.accuracy.min > 0.85
@@ -86,32 +92,31 @@ def test_ten_rounds_learn_and_repeat_in_the_time_of_the_slowest():
     [
         ({"world": World(crash=[{"nodes": [1], "at_s": 0.1}])}, "crash"),
         ({"world": World(liars={"nodes": [3], "attack": "sign-flip"})}, "liars.attack"),
-        ({"arrays": True, "clock": "in-step"}, "clock"),
+        ({"clock": "in-step"}, "clock"),
     ],
 )
 def test_what_is_not_simulated_of_hidden_models_is_one_sentence(how, key):
     with pytest.raises(UserError, match="arrays cannot simulate this") as caught:
-        simulate(hidden(), **how)
+        simulate(hidden(), arrays=True, **how)
     assert caught.value.key == key
-    assert "--arrays" not in caught.value.allowed
 
 
 def test_a_model_too_large_for_a_sum_is_refused(monkeypatch):
     monkeypatch.setattr("p2pfl.features.shared_noise.rounds.MOST_ENTRIES", 40)
     with pytest.raises(UserError, match="too large for hidden models"):
-        simulate(hidden())
+        simulate(hidden(), arrays=True)
 
 
-def test_a_sweep_runs_them_and_a_plan_refuses_them(tmp_path):
+def test_a_sweep_runs_them_with_arrays_and_without(tmp_path):
     ward = tmp_path / "ward"
     Federation(nodes=4, rounds=1, privacy={"hide": "models", "bits": 4}).save(ward)
     for options in ({"base": str(ward)}, {"nodes": 4, "rounds": 1, "privacy": "hide=models,bits=4"}):
-        assert run(make_job(options, 0)).computed.startswith("arrays, a sum each round")
-    with pytest.raises(UserError, match="are for runs without arrays"):
-        run(make_job({"base": str(ward), "references": True}, 0))
-    with pytest.raises(ExceptionGroup) as caught:
-        check_wishes(PlanWishes(task=str(ward)))
-    assert "secure sums (hidden models)" in str(caught.value.exceptions[0])
+        assert run(make_job({**options, "arrays": True}, 0)).computed.startswith("arrays, a sum each round")
+    assert run(make_job({"base": str(ward), "references": True}, 0)).reference.fedavg is not None
+    world = tmp_path / "world.toml"
+    world.write_text("[[amend]]\nat_s = 1.0\nleave = [2]\n")
+    with pytest.raises(UserError, match="is not simulated where models are hidden"):
+        run(make_job({"base": str(ward), "world": str(world)}, 0))
 
 
 def test_an_audit_sees_the_mean_change_of_two(tmp_path):

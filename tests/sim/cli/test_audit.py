@@ -83,6 +83,41 @@ def test_sums_are_attacked_without_any_data(tmp_path, capsys):
     assert said.err.startswith("  sums that nothing disturbs")
 
 
+@pytest.fixture
+def hidden(tmp_path):
+    how = {"options": {"partition": "shards:2", "hidden": 16}, "learning_rate": 0.1, "local_steps": 20}
+    privacy = {"hide": "models", "colluders": 2}
+    return Federation(task="digits", nodes=8, rounds=2, privacy=privacy, **how).save(tmp_path / "w")
+
+
+def test_before_and_after_are_in_one_table(hidden, capsys):
+    assert run(hidden, "--attacks", "differences", "--format", "json") == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert found["layers"] == ["gossip", "hidden, 8 bits", "hidden alone"]
+    rows = {row["attack"]: [*row["values"].values()] for row in found["rows"]}
+    gossip, group, alone = rows["labels by one round, AUC"]
+    assert min(gossip, alone) > 0.9
+    assert group < alone - 0.15
+    none, left, nothing = rows["labels by one round, 2 colluding, AUC"]
+    assert (none, nothing) == (None, None)
+    assert group < left < alone
+    assert rows["labels by two rounds, AUC"][1] < rows["labels by two rounds, AUC"][2] < alone
+
+
+def test_differences_are_a_default_of_hidden_models_with_the_promised_colluders(ward, hidden, capsys, monkeypatch):
+    tried = []
+    monkeypatch.setattr(Auditor, "run", lambda self: tried.append(self.attacks) or self.findings)
+
+    assert (run(ward), run(hidden), run(ward, "--attacks", "differences")) == (0, 0, 0)
+    assert ["differences" in attacks for attacks in tried] == [False, True, True]
+    assert run(hidden, "--colluders", "4") == 2
+    read = capsys.readouterr()
+    assert "--colluders: too many (found 4); allowed: 1 to 3: the smallest group has 4 members" in read.err
+    assert run(hidden, "--attacks", "sums", "--quick", "--format", "json", "--quiet") == 0
+    assert json.loads(capsys.readouterr().out)["promised"] == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -92,7 +127,7 @@ def test_sums_are_attacked_without_any_data(tmp_path, capsys):
         (["--colluders", "1"], "--colluders: is for sums (found 1); allowed: with --attacks sums"),
         (
             ["--attacks", "guess"],
-            "--attacks: no such attack (found 'guess'); allowed: rank-one, inversion, membership, told, canary",
+            "--attacks: no such attack (found 'guess'); allowed: rank-one, inversion, membership, told, canary, differ",
         ),
         (["--attacks", ""], "--attacks: no such attack"),
         (["--attacks", "steps"], "--attacks: steps is gone: it tries the mechanism, not a federation"),

@@ -10,7 +10,8 @@ import os
 from importlib.util import find_spec
 
 OURS = ("p2pfl", "topologies", "sim")
-MARK = '__distribution__ = "p2pfl-gossip"'
+DISTRIBUTION = "p2pfl-gossip"
+MARK = f'__distribution__ = "{DISTRIBUTION}"'
 """In the `__init__.py` of each of them."""
 AGAIN = "install p2pfl-gossip again, with pip's --force-reinstall --no-deps"
 
@@ -31,7 +32,7 @@ def foreign_package() -> str | None:
 def _others(name: str) -> list[str]:
     from importlib.metadata import packages_distributions  # noqa: PLC0415 - reads all that is installed
 
-    return sorted(set(packages_distributions().get(name, ())) - {"p2pfl-gossip"})
+    return sorted(set(packages_distributions().get(name, ())) - {DISTRIBUTION})
 
 
 def _owner(name: str) -> str:

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from p2pfl import __distribution__
 from p2pfl.errors import UserError
+from p2pfl.names import DISTRIBUTION
 
 _NOT_THEIRS = (str(Path(__file__).parent), sysconfig.get_paths()["stdlib"])
 _LONGEST = 400
@@ -33,7 +33,7 @@ FAILURES = (Exception, SystemExit)
 def software() -> str:
     """Return the version of this software."""
     try:
-        return version(__distribution__)
+        return version(DISTRIBUTION)
     except PackageNotFoundError:
         return "from source"
 

@@ -74,6 +74,14 @@ def test_who_comes_back_has_the_models_of_the_others(amnesia):
 
 
 @pytest.mark.long
+def test_who_comes_back_is_in_the_sums_again_long_before_a_set_up_is_used_up():
+    whole, report = (
+        run_in({"crash": [{"nodes": [1], "at_s": 1.25, "down_s": 0.5}][:crashes]}, hidden(6, 20)).accuracy.mean
+        for crashes in (0, 1)
+    )
+    assert report > whole - 0.05
+
+
 def test_who_is_cut_off_follows_once_it_is_back_and_who_is_slow_sets_the_pace():
     usual = run_in({})
     cut = run_in({"partition": [{"groups": [[0]], "at_s": 1.1, "until_s": 8.0}]})

@@ -213,7 +213,7 @@ class Sums:
     def _take(self, taken: NewStatement, now: float, effects: Effects) -> None:
         statement = taken.statement
         if isinstance(statement, Keys) and taken.author == self.settings.index and taken.peer is not None:
-            self._key_setup.outlive(statement.life)
+            self._key_setup.outlive(statement)
             return
         self.records.take(taken)
         if isinstance(statement, SetupOpening):

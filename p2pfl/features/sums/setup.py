@@ -322,10 +322,12 @@ def _slowly_s(entries: int, members: int) -> float:
 
 PARTIAL, AGAIN, GROWN, OVER = 0.5, 0.65, 0.9, 3.0
 """In waits after an opening: acks of what is held so far; parcels not acknowledged are spread; second acks; failure."""
+MOST_STATED = 64
+"""More keys of this member than others keep."""
 PROPOSE, NEXT = 1.5, 0.5
 """In waits after an opening: where its opener has proposed no roster others do, one after the other."""
-HOLD = 4.0
-"""The least waits of newcomers for a set-up with them; twice as many after each with no more members."""
+HOLD, MOST_HOLD = 4.0, 64.0
+"""The least and most waits of newcomers for a set-up with them; twice as many after each with no more members."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -355,6 +357,8 @@ class KeySetup:
         self.only: frozenset[int] = frozenset()
         """The members without whom the sums that are asked for here cannot be."""
         self._life, self._serial = settings.life, 0
+        self._stated: deque[bytes] = deque(maxlen=MOST_STATED)
+        """The boxes of this life's latest keys."""
         self._secrets: SetupSecrets | None = None
         self._drawn, self._quorum, self._wanted, self._stuck = 0.0, math.inf, math.inf, math.inf
         """The times when these keys were drawn, enough had fresh ones, they were wanted, and an opening with these and
@@ -399,12 +403,17 @@ class KeySetup:
         self._serial += 1
         self._drawn, self._quorum, self._wanted, self._stuck = now, math.inf, math.inf, math.inf
         self._passed.clear()
-        return self._secrets.keys(self._life, self._serial)
+        keys = self._secrets.keys(self._life, self._serial)
+        self._stated.append(keys.box)
+        return keys
 
-    def outlive(self, life: int) -> None:
-        """Others have keys of an earlier life of this member, which is not earlier by its number: take a later one."""
-        if life >= self._life:
-            self._life, self._secrets = life + 1, None
+    def outlive(self, keys: Keys) -> None:
+        """Others have keys of an earlier life of this member, which is not earlier by its number: take a later one.
+
+        Keys of this life that it has forgotten are no such ones.
+        """
+        if keys.life >= self._life and keys.box not in self._stated:
+            self._life, self._secrets = keys.life + 1, None
 
     @property
     def fresh(self) -> Mapping[int, bytes]:
@@ -418,7 +427,11 @@ class KeySetup:
         return self._blame.is_banned(member) and member not in self.only
 
     def _has_newcomers(self, current: SumSetup | None) -> bool:
-        return current is not None and not self.fresh.keys() <= current.roster
+        """True if somebody with fresh keys is not in the current set-up, or has forgotten it by a restart."""
+        if current is None:
+            return False
+        lives = {member: keys.life for member, keys in self._records.keys_of(self.fresh).items()}
+        return any(m not in current.roster or life > current.keys[m].life for m, life in lives.items())
 
     def _leaves_out(self, current: SumSetup | None) -> bool:
         """True if somebody who holds sums up is in the current set-up, and would not be in a new one."""
@@ -564,7 +577,7 @@ class KeySetup:
             self._mute = frozenset()
         if self._settings.index not in roster:
             return
-        self._hold = HOLD if len(roster) > self._size else self._hold * 2
+        self._hold = HOLD if len(roster) > self._size else min(self._hold * 2, MOST_HOLD)
         self._completed_at, self._size = now, len(roster)
         attempt.setup.roster = roster
         self.complete = attempt.setup

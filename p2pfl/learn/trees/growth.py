@@ -30,6 +30,7 @@ from p2pfl.learn.task import NodeContext
 from p2pfl.learn.trees.forest import (
     DIVISIONS,
     KEYS,
+    LEAF,
     LOSSES,
     MOST_ENTRIES,
     SUMS,
@@ -201,14 +202,17 @@ class TreeGrowth:
         state.step += 1
 
     def _make(self) -> dict[str, Whole]:
+        """Make the arrays. What is larger than the sum of all can be, as an earlier one was wrong, is cut off."""
         state, site = self.state, self._site
         if state.grid is None:
-            return site.counts(state)
-        arrays = {"losses": site.losses(state)} if self._is_begun else {}
-        if len(state.rounds) < state.settings.rounds:
-            level = self._level(state.grid)
-            arrays |= level.part(site.histograms(state, state.grid, level.asked)[:, :, _bins(state.grid)])
-        return arrays
+            arrays = site.counts(state)
+        else:
+            arrays = {"losses": site.losses(state)} if self._is_begun else {}
+            if len(state.rounds) < state.settings.rounds:
+                level = self._level(state.grid)
+                arrays |= level.part(site.histograms(state, state.grid, level.asked)[:, :, _bins(state.grid)])
+        most = self.most(1)
+        return {name: np.minimum(array, most[name]) for name, array in arrays.items()}
 
     def _level(self, grid: BinGrid) -> Level:
         if self._known is None or self._known[0] != self.state.step:
@@ -226,6 +230,8 @@ class TreeGrowth:
             targets[0] -= rows << BITS
             _refuse_beyond(np.array(targets[0]), total["targets"][1])
         if rows < settings.least_rows:
+            if state.step or self._site.trained >= settings.least_rows:
+                raise WrongSum("fewer rows than there are")
             allowed = f"at least {settings.least_rows} (least_rows)"
             raise UserError("too few rows at all nodes together", value=rows, allowed=allowed)
         ends = list(accumulate(map(len, state.cuts)))[:-1]
@@ -271,8 +277,9 @@ class TreeGrowth:
             state.root_rows = sums[2, 0].astype("<i8").tobytes()
         below = set(state.growing.below[had_split:])
         for (output, node), each in zip(leaves, sums.swapaxes(0, 1), strict=True):
-            left = state.growing.trees[output].lefts[node]
-            if {(output, left), (output, left + 1)} & below:
+            tree = state.growing.trees[output]
+            left = tree.lefts[node]
+            if tree.columns[node] != LEAF and {(output, left), (output, left + 1)} & below:
                 state.growing.here.add((output, node), each)
         state.growing.decided += len(leaves)
         if state.growing.decided == len(state.growing.frontier):
@@ -313,6 +320,8 @@ class TreeGrowth:
         bits = LOSS_BITS[state.settings.objective] - BITS
         trained, rows, held, others = sums.tolist()
         if patience and not others and not state.losses:
+            if self._site.held:
+                raise WrongSum("no row held out, where this node has some")
             text = "no row is held out at any node"
             raise UserError(text, key="task.patience", value=patience, allowed="a holdout above 0, or no patience")
         loss = Loss(

@@ -96,13 +96,8 @@ class Level:
         return dict(zip(HISTOGRAMS, (*sums, np.where(is_known, 0, rows)), strict=True))
 
     def part(self, sums: Whole) -> dict[str, Whole]:
-        """Return one node's arrays from its gradients, hessians and rows (3, leaves, bins) of the asked leaves.
-
-        What is larger than the sum of all can be, as an earlier one was wrong, is cut off: this one will be refused.
-        """
-        shifted = sums[0] + (sums[2] << BITS), sums[1], sums[2]
-        most = self.most(1)
-        return {name: np.minimum(each, most[name]) for name, each in zip(HISTOGRAMS, shifted, strict=True)}
+        """Return one node's arrays from its gradients, hessians and rows (3, leaves, bins) of the asked leaves."""
+        return dict(zip(HISTOGRAMS, (sums[0] + (sums[2] << BITS), sums[1], sums[2]), strict=True))
 
     def whole(self, total: Mapping[str, Whole]) -> Whole:
         """Return the sums (3, leaves, bins) of all `leaves`, gradients shifted, from the sum of all nodes' arrays."""

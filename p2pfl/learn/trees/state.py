@@ -371,6 +371,7 @@ class SiteRows:
         self._targets = np.asarray(targets, np.float64)[order]
         self.trained = int(len(order) - is_held.sum())
         """The number of rows to train on, which stand first."""
+        self.held = int(is_held.sum())
         digest = hashlib.blake2b(self.trained.to_bytes(8, "little"), digest_size=32, person=b"p2pfl-trees")
         for array in (self._cells, self._targets):
             digest.update(np.ascontiguousarray(array).tobytes())

@@ -7,7 +7,7 @@ import hashlib
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tree_world import Rows, grow, schema_of, settings_of, share, site_of, sum_of
 
@@ -75,6 +75,16 @@ def test_a_node_that_begins_anywhere_from_another_ones_state_makes_the_same_part
     alone, replaced = grown(classes, sites), grown(classes, sites, replace_one)
     assert alone[0].pack() == replaced[0].pack() == replaced[1].pack()
     assert any(tree.columns.count(LEAF) > 2 for trees in alone[0].forest().rounds for tree in trees)
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), classes=st.sampled_from([0, 2, 3]))
+@example(seed=4, classes=2)
+def test_a_state_can_be_read_after_each_sum(seed, classes):
+    """That of a leaf which stays one, beside the first child of its level, could not."""
+    schema, rows = schema_of(2, classes=classes, categories=CATEGORIES), rows_of(seed, 300, classes)
+    options = settings_of(schema, rounds=5, max_depth=4)
+    grow(schema, options, [rows], after=lambda them: TreeGrowth.unpack(them[0].pack(), schema, options, site_of(rows)))
 
 
 def test_a_part_stays_the_same_until_its_sum_is_taken():

@@ -64,6 +64,33 @@ def test_counts_below_0_are_a_wrong_sum_before_they_are_too_few_rows():
         node.take(total, MEMBERS)
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_too_few_rows_are_a_wrong_sum_for_who_has_more_of_its_own_or_has_seen_more(place):
+    """A liar that knows the sum of the others can bring it to 0, and none of them may end by it."""
+    node, *_ = begun(2, steps=place)
+    total = sums_of(node)
+    total["targets"][:] = 0
+    with pytest.raises(WrongSum):
+        node.take(total, MEMBERS)
+
+
+def test_no_row_held_out_is_a_wrong_sum_for_who_holds_some_out():
+    node, *_ = begun(2, steps=3, patience=2)
+    total = sums_of(node)
+    total["losses"][2:] = 0
+    with pytest.raises(WrongSum):
+        node.take(total, MEMBERS)
+
+
+def test_a_node_with_more_rows_than_all_had_in_a_sum_with_a_lie_can_give_its_next_part():
+    node, schema, made = begun(2)
+    total = sums_of(node)
+    total["targets"][:] = 10
+    total["buckets"] = np.minimum(total["buckets"], 1)
+    node.take(total, MEMBERS)
+    can_go_on(node, schema, made)
+
+
 FAR = 2 * 60 << BITS
 LEVELS = {
     "more rows than members can have": ("rows", MEMBERS * MOST_ROWS),

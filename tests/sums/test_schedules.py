@@ -171,7 +171,7 @@ def test_a_member_that_has_forgotten_how_often_it_started_is_in_the_next_set_up(
     def back():
         world.lives[1] = 0
         world.start(1)
-        world.ask(1, "d")
+        world.ask(1, "b")
 
     world.schedule(2.0, back)
     world.run()
@@ -183,7 +183,7 @@ def test_a_restarted_member_signs_nothing_in_the_set_up_that_it_has_forgotten():
     world = SumWorld(5, complete(5), sums=8)
     world.ask_all("a", "b", "c", "d", "e", "f", "g", pause_s=4.0)
     world.schedule(2.0, lambda: world.crash(1))
-    world.schedule(3.0, lambda: (world.start(1), world.ask(1, "d")))
+    world.schedule(3.0, lambda: (world.start(1), world.ask(1, "b")))
     world.run()
     world.check()
     first = world.done[0][1].setup

@@ -56,7 +56,7 @@ def describe_failure(error: BaseException) -> str:
     libraries and this package.
     """
     text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
-    if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
+    if isinstance(error, ModuleNotFoundError) and error.name and error.name in EXTRAS:
         text = needs(error.name)
     if len(text) > _LONGEST:
         text = text[:_LONGEST] + " ..."

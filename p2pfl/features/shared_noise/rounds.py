@@ -136,7 +136,9 @@ class SharedNoiseCheck(Check):
         names = "; ".join(", ".join(inspected.federation.members[m].name for m in sorted(group)) for group in groups)
         members = len(inspected.federation.members)
         if len(groups) == 1:
-            brief["waits"] = f"a round waits for all {members} nodes: they are one group, so no two sums differ by a member"
+            brief["waits"] = (
+                f"a round waits for all {members} nodes: they are one group, so no two sums differ by a member"
+            )
             return
         brief["differences"] = (
             f"two sums differ by whole groups ({short(names)}), and their difference still tells which "

@@ -13,7 +13,7 @@ OURS = ("p2pfl", "topologies", "sim")
 DISTRIBUTION = "p2pfl-gossip"
 MARK = f'__distribution__ = "{DISTRIBUTION}"'
 """In the `__init__.py` of each of them."""
-AGAIN = "install p2pfl-gossip again, with pip's --force-reinstall --no-deps"
+AGAIN = "pip install --force-reinstall --no-deps . in a checkout"
 
 
 def foreign_package() -> str | None:

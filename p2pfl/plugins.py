@@ -19,7 +19,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from p2pfl.errors import UserError
+from p2pfl.errors import EXTRAS, UserError, needs
 from p2pfl.names import DISTRIBUTION
 
 _NOT_THEIRS = (str(Path(__file__).parent), sysconfig.get_paths()["stdlib"])
@@ -56,6 +56,8 @@ def describe_failure(error: BaseException) -> str:
     libraries and this package.
     """
     text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+    if isinstance(error, ModuleNotFoundError) and error.name and error.name in EXTRAS:
+        text = needs(error.name)
     if len(text) > _LONGEST:
         text = text[:_LONGEST] + " ..."
     kind = type(error).__name__

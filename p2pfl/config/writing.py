@@ -82,7 +82,7 @@ def federation_text(
         line="discovery = true" if discovery else "# discovery = false",
         relays=f"relays = {toml_value(relays)}" if relays else "# relays = []",
     )
-    tuning = _tuning(rule, training or {}, hides=hides) + (_HIDDEN if hides else "")
+    tuning = _tuning(rule, training or {}, hides=hides) + (_HIDDEN if hides else _PRIVATE)
     return HAS_SCHEMA + _aligned(head + tuning + network) + _members(members)
 
 
@@ -221,6 +221,9 @@ rule = {rule}  # {protects}
 # audit_every = {audit_every}
 # vitals = {vitals}
 
+"""
+
+_PRIVATE = """\
 # What a node sends reveals something about its data. Noise can limit it: docs/how-to/privacy.md, `p2pfl check`,
 # `p2pfl privacy begin`.
 #   [privacy]

@@ -89,9 +89,9 @@ def contraction(
     rule, mixing is not a Laplacian step, so nothing is predicted; where closing rounds train, nothing is measured; if
     rounds are sums, nothing is mixed.
     """
-    if federation.in_step_by:
-        return Contraction()
     known = [n for n in samples if n]
+    if federation.in_step_by or not known:
+        return Contraction()
     complete = len(known) == len(samples)
     robust, ends = liars_of(federation.gossip.rule) > 0, 2 * federation.edges_at_once if ends is None else ends
     return Contraction(

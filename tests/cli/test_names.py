@@ -47,7 +47,7 @@ def test_an_installed_project_is_named_with_how_to_remove_it(foreign):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-graphs\nVersion: 1.0\n", encoding="utf-8")
     (info / "top_level.txt").write_text(f"{foreign.name}\n", encoding="utf-8")
     done = start("-m", "p2pfl", "--version", beside=foreign.parent)
-    assert "is another project's (their-graphs); pip uninstall their-graphs, then install p2pfl-gossip" in done.stderr
+    assert "is another project's (their-graphs); pip uninstall their-graphs, then pip install --force" in done.stderr
 
 
 def test_ours_are_ours():

@@ -57,6 +57,7 @@ def test_models_are_hidden_by_a_word_and_what_is_shown_as_a_default_is_one(p2pfl
     before = load_config(file)
     assert (before.in_step_by, before.hides, before.gossip.rule) == ("hidden models", HideConfig(), "mean")
     file.write_text(re.sub(r"(?m)^# (?=[a-z_]+ = )", "", file.read_text(encoding="utf-8")), encoding="utf-8")
+    assert file.read_text(encoding="utf-8").count("[privacy]") == 1, "a second table is no TOML, and no hint"
     assert load_config(file).hides == before.hides
     assert load_config(file).training == replace(before.training, method="plain")
 

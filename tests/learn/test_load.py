@@ -230,6 +230,12 @@ def test_a_module_that_would_end_the_process_could_not_be_imported(folder, monke
         load_task(TaskConfig(name="leaving:task"), Path("/"))
 
 
+def test_a_task_that_needs_what_is_not_installed_is_told_of_with_the_extra(folder):
+    (folder / "own.py").write_text("import os\nraise ModuleNotFoundError('No module named torch', name='torch')\n")
+    with pytest.raises(UserError, match=r"this needs torch: pip install '\.\[torch\]' in a checkout \(own.py, line 2"):
+        build("own.py:task", folder)
+
+
 LIGHT = """
 import sys
 import p2pfl

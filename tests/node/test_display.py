@@ -318,6 +318,6 @@ def test_where_models_are_hidden_a_row_tells_nothing_of_the_nodes_own_rows():
     made.rounds[0] = 5.0
     assert made.display.vitals().loss is not None
     made.federation = replace(made.federation, hides=HideConfig())
-    made.feed.stand("change-clipped", None, "90% of its change were clipped")
+    made.feed.stand("change-clipped", None, "90% of its change was clipped")
     row = made.display.vitals()
     assert (row.rounds, row.accuracy, row.loss, row.metrics, row.standing) == (5, None, None, (), ())

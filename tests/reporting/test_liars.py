@@ -63,3 +63,4 @@ def test_no_contraction_is_predicted_where_no_laplacian_step_is_taken():
     samples = [100] * 8
     assert contraction(describe(nodes=8, rule="median:b=1"), samples, []).predicted is None
     assert contraction(describe(nodes=8, rule="mean"), samples, []).predicted is not None
+    assert contraction(describe(nodes=8, rule="mean"), [None] * 8, []).predicted is None, "nobody was there to mix"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -87,6 +88,10 @@ async def test_who_dies_takes_its_group_out_and_is_back_with_the_others(hidden_w
     assert all(any(group <= members or not group & members for group in groups) for members in sets)
     assert all(members == set().union(*(group for group in groups if group <= members)) for members in sets)
     assert {3, 4, 5, 6} in sets
+    said = [event for event in nodes[1].application.driver.feed.events if event.kind == "state-fetched"]
+    after = [int(re.search(r"\d+", event.text)[0]) for event in said]
+    assert after, "it was behind"
+    assert all(later - earlier > 1 for earlier, later in pairwise(after)), "it says so, not each round that it follows"
     taken = {(node, label): done.members for node, sums in seen.sums.items() for label, _, done in sums}
     assert all(is_moved == (node in taken[node, f"round {number}"]) for node, number, is_moved in moved)
     assert {is_moved for *_, is_moved in moved} == {True, False}

@@ -142,6 +142,17 @@ def test_check_says_what_a_round_costs_who_may_collude_and_who_waits_for_whom(tm
         assert words in brief
 
 
+@pytest.mark.parametrize(
+    ("nodes", "waits", "differs"),
+    [(3, "all 3 nodes: they are one group", False), (6, "4 nodes and for a whole group", True)],
+)
+def test_check_says_by_what_sums_of_hidden_models_differ_if_they_can(tmp_path, nodes, waits, differs):
+    folder = Federation(task="digits", nodes=nodes, rounds=20, privacy={"hide": "models"}).save(tmp_path / "ward")
+    brief = " ".join(check(folder).split())
+    assert f"a round waits for {waits}" in brief
+    assert ("two sums differ by whole groups" in brief) == differs
+
+
 def test_check_warns_of_a_delta_above_one_in_the_rows_of_all_nodes(tmp_path):
     """Each node has some 180 of 1,437 rows, for which .001 would do."""
     folder = Federation(

@@ -134,11 +134,17 @@ class SharedNoiseCheck(Check):
             "another. Who may lie can spoil a round unnoticed"
         )
         names = "; ".join(", ".join(inspected.federation.members[m].name for m in sorted(group)) for group in groups)
+        members = len(inspected.federation.members)
+        if len(groups) == 1:
+            brief["waits"] = (
+                f"a round waits for all {members} nodes: they are one group, so no two sums differ by a member"
+            )
+            return
         brief["differences"] = (
             f"two sums differ by whole groups ({short(names)}), and their difference still tells which "
             'labels a group has: only noise ends that (epsilon, noise = "shared")'
         )
-        needed = quorum(len(inspected.federation.members), hides.colluders)
+        needed = quorum(members, hides.colluders)
         brief["waits"] = (
             f"a round waits for {needed} nodes and for a whole group; who is missing takes its group out of the sum"
         )
@@ -330,7 +336,7 @@ class SumRounds(RoundsInStep):
             self._node.alarm("no-part", None, "its training failed, so that it has no part of this round")
             return None
         if self.shared.clipped > MOSTLY:
-            self._node.alarm("change-clipped", None, f"{self.shared.clipped:.0%} of its change were clipped")
+            self._node.alarm("change-clipped", None, f"{self.shared.clipped:.0%} of its change was clipped")
         words = self.shared.part.view(np.uint64).astype("<u8", copy=False)
         self.shared.part = None
         return PaidPart(place, words, outcome)

@@ -275,9 +275,12 @@ class CommonState:
         except ValueError as error:
             raise PeerFault(f"more than {self.standings.needed - 1} members have signed for {error}") from error
         adopt()
+        behind = rounds - self.algorithm.facts.rounds
         await self.settle(model, rounds)
         self.fetched += 1
-        self._node.feed.tell("state-fetched", None, f"this node goes on after round {rounds}, with the others' state")
+        if behind > 1 or self.fetched == 1:  # one that waits for the next set-up follows round by round
+            text = f"this node goes on after round {rounds}, with the others' state"
+            self._node.feed.tell("state-fetched", None, text)
         await self.tell()
         return True
 

@@ -42,10 +42,10 @@ PARALLEL ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-fast internet faults lint format bench study docs release clean
+.PHONY: help demo test test-all test-fast test-pythons internet faults lint format bench study docs release clean
 
 help: ## list these words
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  TORCH=auto|default|cpu|none chooses the build of torch, PYTHON=... the interpreter (3.11 or newer)."
 
@@ -57,10 +57,10 @@ demo: $(FOR_DEMO) ## eight processes learn handwritten digits from each other; r
 	@echo "picture: demo-out/demo.png"
 
 # Threads of the linear algebra on top of processes make small matrices many times slower.
-test test-all test-fast: export OPENBLAS_NUM_THREADS := 1
-test test-all test-fast: export OMP_NUM_THREADS := 1
+test test-all test-fast test-pythons: export OPENBLAS_NUM_THREADS := 1
+test test-all test-fast test-pythons: export OMP_NUM_THREADS := 1
 # Where the environment forbids bytecode, each process that a test starts would compile all modules again.
-test test-all test-fast: export PYTHONDONTWRITEBYTECODE :=
+test test-all test-fast test-pythons: export PYTHONDONTWRITEBYTECODE :=
 test: $(FOR_DEV) ## run the tests, but for those that are marked long
 	$(BIN)/python -m pytest $(PARALLEL) -m "not long"
 
@@ -69,6 +69,9 @@ test-all: $(FOR_DEV) ## run all tests, those marked long too, with more examples
 
 test-fast: $(FOR_DEV) ## run the tests that are marked neither slow nor long
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not long"
+
+test-pythons: | check-python ## run what needs no torch under each of Python 3.11 to 3.14 and free-threaded 3.14 that is here
+	$(PYTHON) tools/pythons.py -m "not slow and not long"
 
 # Real processes on machines of network namespaces; what is missing for one, its skip names. One after the other, with their figures.
 internet: export OPENBLAS_NUM_THREADS := 1

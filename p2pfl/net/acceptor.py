@@ -165,9 +165,9 @@ class ConnectionGate(Tap):
         """Return a stopwatch that charges this connection."""
         return Stopwatch(self.pay)
 
-    def work(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+    async def work(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` and charge this connection for it."""
-        return measure(work, self.watch())
+        return await measure(work, self.watch())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101

@@ -43,16 +43,15 @@ def certificates(tmp_path_factory):
     def openssl(*words: object) -> None:
         subprocess.run(["openssl", *map(str, words)], cwd=folder, check=True, capture_output=True)
 
-    openssl(
-        "req", "-x509", *NEW_KEY, "-days", 30, "-keyout", "authority.key", "-out", "authority.crt", "-subj", "/CN=a"
-    )
+    signs = ("-addext", "keyUsage=critical,keyCertSign", "-subj", "/CN=a")  # which Python 3.13 asks for
+    openssl("req", "-x509", *NEW_KEY, "-days", 30, "-keyout", "authority.key", "-out", "authority.crt", *signs)
     for name, host, days in (
         ("good", "DNS:localhost,IP:127.0.0.1", 30),
         ("other", "DNS:example.org", 30),
-        ("expired", "DNS:localhost,IP:127.0.0.1", -1),
+        ("expired", "DNS:localhost,IP:127.0.0.1", 0),
     ):
         openssl("req", "-new", *NEW_KEY, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        (folder / "names").write_text(f"subjectAltName={host}")
+        (folder / "names").write_text(f"subjectAltName={host}\nauthorityKeyIdentifier=keyid")
         signer = ("-CA", "authority.crt", "-CAkey", "authority.key", "-days", days, "-extfile", "names")
         openssl("x509", "-req", "-in", f"{name}.csr", *signer, "-out", f"{name}.crt")
     return Certificates(folder)

@@ -72,9 +72,9 @@ async def mail_server(greeting):
     server = await asyncio.start_server(greet, "127.0.0.1", 0)
     async with server:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    for writer in writers:
-        writer.close()
-        await writer.wait_closed()
+        for writer in writers:
+            writer.close()
+            await writer.wait_closed()
 
 
 @pytest.mark.parametrize("greeting", [b"220 mail\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"])

@@ -91,6 +91,8 @@ def play_darwin():
         for name in NEVER_DARWIN[module.__name__]:
             if hasattr(module, name):
                 delattr(module, name)
+    if sys.version_info >= (3, 13):
+        os.process_cpu_count = os.cpu_count
     hide_proc()
     show({"sys": View(sys, platform="darwin"), "fcntl": View(fcntl, F_FULLFSYNC=FULL_SYNC, fcntl=control)})
 

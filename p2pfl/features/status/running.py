@@ -258,6 +258,7 @@ def ask(place: PageAddress, path: str, form: type[Struct], *needed: str) -> dict
         with build_opener(ProxyHandler({})).open(request, timeout=TIMEOUT_S) as answer:
             said = _fields_of(answer.read(MOST_BYTES), form)
     except HTTPError as error:
+        error.close()
         return NO_TOKEN if error.code == 401 else f"{NOT_A_NODE}: HTTP {error.code}"
     except URLError as error:
         return _reason(error.reason)

@@ -1,4 +1,4 @@
-"""deploy/Containerfile: its steps run as a script below an empty folder; and, where engines are, three containers."""
+"""The Containerfile: its steps run as a script below an empty folder; and, where engines are, three containers."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from p2pfl.errors import UserError
@@ -103,6 +103,17 @@ def sync_folder(folder: Path) -> None:
             sync(fd)
         finally:
             os.close(fd)
+
+
+def make_folder(folder: Path) -> None:
+    """Create the folder, for its owner alone, and those above it where they are missing; the names are then durable, or
+    a power failure could take the folder with all that was synced in it.
+    """
+    missing = [each for each in folder.parents if not each.exists()]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for each in (folder, *missing):
+        with suppress(PermissionError):  # a folder above that others own, and that was there
+            sync_folder(each.parent)
 
 
 @contextmanager

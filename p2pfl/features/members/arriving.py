@@ -22,6 +22,7 @@ from p2pfl.features.members.joining import find_invite, require_same
 from p2pfl.net.websocket import OneShotClient, UnreachableError
 from p2pfl.node.folders import CHARTER_FILE, newest
 from p2pfl.storage.disk import replace_file
+from p2pfl.system import make_folder
 
 notice = logging.getLogger("p2pfl.notice")
 
@@ -127,5 +128,5 @@ async def _ask(federation: FederationConfig, client: OneShotClient, contact: Con
 
 
 def _keep(folder: Path, charter: Charter) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder)
     replace_file(folder / CHARTER_FILE, [charter.packed()])

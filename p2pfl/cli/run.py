@@ -117,11 +117,11 @@ class LogBound(logging.Filter):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._places: dict[tuple[str, int], tuple[float, float, int]] = {}
-        """For each place in the code: how many lines may pass, since when, and the number left out."""
+        self._places: dict[tuple[str, int, int], tuple[float, float, int]] = {}
+        """For each place in the code and level: how many lines may pass, since when, and the number left out."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        place, now = (record.pathname, record.lineno), self._clock()
+        place, now = (record.pathname, record.lineno, record.levelno), self._clock()
         left, since, out = self._places.get(place, (BURST, now, 0))
         left = min(BURST, left + (now - since) / LATER_S)
         if left < 1.0:

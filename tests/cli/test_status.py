@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.system import written_bytes
+from p2pfl.features.status import written_bytes
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pages import serving

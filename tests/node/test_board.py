@@ -7,9 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from p2pfl.features import FEATURES
-from p2pfl.features.status import BOARD_ALARMS, Board
-from p2pfl.node import alarm_texts
+from p2pfl.features.status import Board
 
 THROTTLED = "devices/platform/soc/soc:firmware/get_throttled"
 PI5 = "devices/platform/soc@107c000000/soc@107c000000:firmware/get_throttled"
@@ -110,7 +108,3 @@ def test_a_processor_at_80_degrees_is_hot_and_other_sensors_are_not_asked(board)
     assert board.look() == {}
     board.write("class/thermal/thermal_zone0/temp", "80100\n")
     assert board.look()["board-hot"].startswith("80 degrees")
-
-
-def test_each_kind_has_its_text():
-    assert BOARD_ALARMS.keys() <= alarm_texts(FEATURES).keys()

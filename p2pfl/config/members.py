@@ -170,6 +170,21 @@ class Contact(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     address: str
 
 
+class Meeting(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """Where the inviter waits for the new machine for some minutes. `key` is a public key made for this invite alone.
+
+    `relay` is the URL of a relay at which both meet, or empty. An admin then signed the new machine's ticket for it:
+    `signature`, with the federation's `seed` and `until`, by the relay's clock in seconds since 1970.
+    """
+
+    key: _Key
+    addresses: tuple[str, ...]
+    relay: str = ""
+    seed: int = 0
+    until: int = 0
+    signature: bytes = b""
+
+
 class Invite(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """An invite. `federation` is its id, `code` the hash of the user's own code, `until` in seconds since 1970."""
 
@@ -181,9 +196,11 @@ class Invite(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     admin: Annotated[tuple[_Key, ...], Meta(min_length=1)]
     contacts: tuple[Contact, ...]
     until: Annotated[int, Meta(ge=0, le=MOST_SECONDS)]
+    meeting: Meeting | None = None
 
     def line(self) -> str:
-        return _line(INVITE, msgspec.msgpack.encode(self))
+        fields = msgspec.structs.astuple(self)  # without a meeting, earlier versions read the line, too
+        return _line(INVITE, msgspec.msgpack.encode(fields if self.meeting else fields[:-1]))
 
 
 class JoinRequest(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
@@ -203,8 +220,9 @@ def read_invite(text: str) -> Invite:
     invite = _convert(_raw(text, INVITE, "LINE", allowed), Invite, "LINE", allowed)
     _require("name", invite.name, "LINE")
     _require("name", invite.federation_name, "LINE")
-    for contact in invite.contacts:
-        _require("address", contact.address, "LINE")
+    meeting = [] if invite.meeting is None else [*invite.meeting.addresses, invite.meeting.relay]
+    for address in (*(contact.address for contact in invite.contacts), *filter(None, meeting)):
+        _require("address", address, "LINE")
     return invite
 
 

@@ -151,7 +151,7 @@ def _pairs(edges: Edges) -> Iterator[str]:
 
 
 INVITE, REQUEST = "p2pfl:", "p2pfl-request:"
-MOST_CHARACTERS = 1000
+MOST_CHARACTERS = 1500
 MOST_CONTACTS = 3
 TOKEN_BYTES = 16
 CHECK_BYTES = 6
@@ -171,18 +171,14 @@ class Contact(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
 
 
 class Meeting(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """Where the inviter waits for the new machine for some minutes. `key` is a public key made for this invite alone.
-
-    `relay` is the URL of a relay at which both meet, or empty. An admin then signed the new machine's ticket for it:
-    `signature`, with the federation's `seed` and `until`, by the relay's clock in seconds since 1970.
+    """Where the inviter waits for some minutes, by a public key of its own. At a `relay` (a URL, or empty) the new
+    machine shows the `ticket`.
     """
 
     key: _Key
     addresses: tuple[str, ...]
     relay: str = ""
-    seed: int = 0
-    until: int = 0
-    signature: bytes = b""
+    ticket: bytes = b""
 
 
 class Invite(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
@@ -220,8 +216,8 @@ def read_invite(text: str) -> Invite:
     invite = _convert(_raw(text, INVITE, "LINE", allowed), Invite, "LINE", allowed)
     _require("name", invite.name, "LINE")
     _require("name", invite.federation_name, "LINE")
-    meeting = [] if invite.meeting is None else [*invite.meeting.addresses, invite.meeting.relay]
-    for address in (*(contact.address for contact in invite.contacts), *filter(None, meeting)):
+    met = () if invite.meeting is None else (*invite.meeting.addresses, invite.meeting.relay)
+    for address in (*(contact.address for contact in invite.contacts), *filter(None, met)):
         _require("address", address, "LINE")
     return invite
 

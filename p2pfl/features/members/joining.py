@@ -176,7 +176,7 @@ def invite(federation: Path, name: str, *, replacing: bool, key_file: Path | Non
     if packed is None:
         _show_line(federation, described, made, replacing=replacing)
         return True
-    waiting = Inviter(invite=made, packed=packed, relays=described.relays, seed=described.seed, admin=admin)
+    waiting = Inviter(federation=described, invite=made, packed=packed, admin=admin)
 
     def show(meeting: Meeting) -> None:
         _show_line(federation, described, msgspec.structs.replace(made, meeting=meeting), replacing=replacing)

@@ -14,18 +14,19 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
-from p2pfl.config.charter import MOST_BYTES, realm_named
+from p2pfl.config.charter import MOST_BYTES, realm_of
 from p2pfl.config.members import Invite, Meeting, read_request
+from p2pfl.config.model import FederationConfig
 from p2pfl.crypto.identity import Identity, fingerprint
 from p2pfl.crypto.session import FederationBinding, Responder, Session
 from p2pfl.errors import PeerFault, UserError
@@ -43,16 +44,14 @@ from p2pfl.net.websocket import OneShotClient, UnreachableError, WebSocketTransp
 
 log = logging.getLogger("p2pfl.net")
 
-SERVED_S = 600.0
-VISIT_S, POLL_S, PATIENCE_S = 30.0, 2.0, 3.0
-"""The longest time of one visit, the pause before the next, and how long to look for the inviter at first."""
-RELAY_S = 5.0
-"""The longest wait for a relay before the line is printed."""
-MOST_VISITS, MOST_FILES, MOST_ADDRESSES, MOST_REQUEST_BYTES = 8, 32, 3, 2000
+SERVED_S, VISIT_S, POLL_S = 600.0, 30.0, 2.0
+"""How long the inviter waits, the longest time of one visit, and the pause before the next."""
+RELAY_S, PATIENCE_S = 5.0, 5.0
+"""The longest wait for a relay before the line is printed, and how long a new machine looks for the inviter."""
+MOST_FILES, MOST_ADDRESSES, MOST_REQUEST_BYTES = 32, 3, 2000
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 """The names of files that are handed over: they lie beside the federation file."""
 BY_HAND = "a copy of the files on a stick, and `p2pfl join LINE --from` it"
-Result = TypeVar("Result")
 
 
 class Answer(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
@@ -79,18 +78,6 @@ def _require_small(size: int) -> None:
         raise UserError(text, key="task", value=f"{size:,}", allowed=f"at most {MOST_BYTES:,}; or {BY_HAND}")
 
 
-def _unpack(packed: bytes, invite: Invite) -> Mapping[str, bytes]:
-    try:
-        files = msgspec.msgpack.decode(packed, type=Annotated[dict[str, bytes], Meta(max_length=MOST_FILES)])
-    except UNREADABLE:
-        files = {"": b""}
-    for name in files:
-        if not PLAIN.fullmatch(name) or name == invite.name:
-            text, allowed = "the inviter sends what is no list of files", "a line from somebody whom you trust"
-            raise UserError(text, key="LINE", value=printable(name[:64]), allowed=allowed)
-    return files
-
-
 def _hashed(invite: Invite, person: bytes) -> bytes:
     content = msgspec.msgpack.encode((invite.token, invite.federation, invite.code, invite.name))
     return hashlib.blake2b(content, digest_size=32, person=person).digest()
@@ -109,13 +96,12 @@ def _guest(invite: Invite) -> Identity:
 class Inviter:
     """Waits for the new machine: first for its request, then, with an `answer`, until that is fetched.
 
-    `packed` has the files, `relays` the URLs of relays, for which the `admin` key signs passes.
+    `packed` has the files; the `admin` key signs passes for relays.
     """
 
+    federation: FederationConfig
     invite: Invite
     packed: bytes
-    relays: Sequence[str]
-    seed: int
     admin: Identity
     answer: Answer | None = None
     _own: Identity = field(default_factory=Identity.generate)
@@ -125,19 +111,17 @@ class Inviter:
     _clocks: dict[str, int] = field(default_factory=dict)
     """What each relay's clock said, by its name."""
     _visits: set[asyncio.Task[None]] = field(default_factory=set)
-    _admitted: int = 0
 
     async def wait(self, within_s: float, show: Callable[[Meeting], object] | None = None) -> str | None:
         """Return the first request, once it has come or been answered; None if that takes too long.
 
         `show` is called with the place, once this can be reached there.
         """
-        loop, dialing = asyncio.get_running_loop(), RelayDialing()
+        loop, dialing, limits = asyncio.get_running_loop(), RelayDialing(), Limits(handshake_s=VISIT_S)
         self._done: asyncio.Future[str] = loop.create_future()
-        limits = Limits()
         transport = WebSocketTransport(limits, Refusals(Counters.of(()), log, lambda *_: None), log)
         parts = LinkParts(dial=dialing.dial, answer=self._register, limits=limits, log=log)
-        links = {url: RelayLink(url, parts) for url in self.relays}
+        links = {url: RelayLink(url, parts) for url in self.federation.relays}
         keeping = [loop.create_task(link.keep(self._meet)) for link in links.values()]
         try:
             await transport.open(Address("0.0.0.0", self._port), self._meet)  # noqa: S104 - for machines elsewhere
@@ -163,18 +147,17 @@ class Inviter:
             for url, link in links.items():
                 if link.is_registered:
                     ticket = self._ticket(_guest(self.invite), self._clocks[link.name])
-                    return Meeting(place.key, place.addresses, url, self.seed, ticket.until, ticket.signature)
+                    return Meeting(place.key, place.addresses, url, ticket)
             await asyncio.sleep(0.05)
         return place
 
-    def _ticket(self, identity: Identity, clock_s: int) -> Ticket:
-        realm, until = realm_named(self.invite.federation_name, self.seed), clock_s + int(SERVED_S)
-        return Ticket.sign(self.admin, realm=realm, key=identity.public, until=until)
+    def _ticket(self, identity: Identity, clock_s: int) -> bytes:
+        realm, until = realm_of(self.federation), clock_s + int(SERVED_S)
+        return Ticket.sign(self.admin, realm=realm, key=identity.public, until=until).packed()
 
     def _register(self, relay: str, challenge: Challenge) -> Registration:
         self._clocks[relay] = challenge.clock_s
-        ticket = self._ticket(self._own, challenge.clock_s)
-        return register(self._own, challenge, relay=relay, ticket=ticket.packed())
+        return register(self._own, challenge, relay=relay, ticket=self._ticket(self._own, challenge.clock_s))
 
     def _meet(self, line: Line, arrival: Arrival) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(arrival.work(self._serve(line, arrival)))
@@ -191,15 +174,7 @@ class Inviter:
                 await line.send(responder.first(first))
                 session = Session(responder.third(await line.receive()))
                 arrival.advance(ConnectionStage.PROVEN)
-                notice = await hear(line, session)
-            if self._admitted < MOST_VISITS:
-                arrival.admit()
-                self._admitted += 1
-                try:
-                    async with asyncio.timeout(VISIT_S):
-                        await self._respond(line, session, notice)
-                finally:
-                    self._admitted -= 1
+                await self._respond(line, session, await hear(line, session))
         except (TimeoutError, GoneError, PeerFault) as error:
             log.debug("%s: %s", arrival.address, error)
         finally:
@@ -244,71 +219,58 @@ def _own_hosts() -> list[str]:
 
 async def fetch(invite: Invite, meeting: Meeting, identity: Identity) -> Mapping[str, bytes]:
     """Fetch the files, by name. Raises UserError: the inviter is not there, or they may not be written."""
-
-    async def act(line: Line, session: Session) -> bytes:
-        await say(line, session, Word.ASK, 0)
-        answer = await hear(line, session)
-        _require_small(answer.number)
-        raw = await receive_charter(line, session, answer)
-        await say(line, session, Word.HELD, 0)
-        return raw
-
     try:
-        return _unpack(await _visit(invite, meeting, identity, act, PATIENCE_S), invite)
+        packed = await _visit(invite, meeting, identity, b"", PATIENCE_S)
     except UnreachableError as error:
         text = f"the inviter cannot be reached, or takes this line no more: {error}"
         allowed = f"a new line from `p2pfl invite`, which waits ten minutes for a machine on its network; or {BY_HAND}"
         raise UserError(text, key="LINE", value=invite.name, allowed=allowed) from None
+    try:
+        files = msgspec.msgpack.decode(packed, type=Annotated[dict[str, bytes], Meta(max_length=MOST_FILES)])
+    except UNREADABLE:
+        files = {"": b""}
+    for name in files:
+        if not PLAIN.fullmatch(name) or name == invite.name:
+            text, allowed = "the inviter sends what is no list of files", "a line from somebody whom you trust"
+            raise UserError(text, key="LINE", value=printable(name[:64]), allowed=allowed)
+    return files
 
 
 async def ask_to_join(invite: Invite, meeting: Meeting, identity: Identity, request: str) -> Answer:
     """Bring the request until there is an answer. Raises UnreachableError: there is none."""
+    raw = await _visit(invite, meeting, identity, request.encode("ascii"), SERVED_S)
+    try:
+        return msgspec.msgpack.decode(raw, type=Answer)
+    except UNREADABLE:
+        raise UnreachableError("an answer that cannot be read") from None
 
-    async def act(line: Line, session: Session) -> Answer | None:
-        await hand_over(line, session, request.encode("ascii"))
+
+async def _visit(invite: Invite, meeting: Meeting, identity: Identity, request: bytes, patience_s: float) -> bytes:
+    """Visit the inviter at all its places until it answers the request; without one it hands over the files."""
+
+    async def act(line: Line, session: Session) -> bytes:
+        await (hand_over(line, session, request) if request else say(line, session, Word.ASK, 0))
         notice = await hear(line, session)
         if notice.word is Word.HELD:
-            return None
+            return b""
+        _require_small(notice.number)
         raw = await receive_charter(line, session, notice)
         await say(line, session, Word.HELD, 0)
-        try:
-            return msgspec.msgpack.decode(raw, type=Answer)
-        except UNREADABLE:
-            raise PeerFault("an answer that cannot be read") from None
-
-    return await _visit(invite, meeting, identity, act, SERVED_S)
-
-
-async def _visit(
-    invite: Invite,
-    meeting: Meeting,
-    identity: Identity,
-    act: Callable[[Line, Session], Awaitable[Result | None]],
-    patience_s: float,
-) -> Result:
-    """Visit the inviter at all its places until `act` returns something. Raises UnreachableError."""
+        return raw
 
     def answer(relay: str, challenge: Challenge) -> Registration:
-        guest, realm = _guest(invite), realm_named(invite.federation_name, meeting.seed)
-        tickets = [
-            Ticket(realm=realm, key=guest.public, until=meeting.until, signer=signer, signature=meeting.signature)
-            for signer in invite.admin
-        ]
-        ticket = next((each.packed() for each in tickets if each.is_genuine()), b"")
-        return register(guest, challenge, relay=relay, ticket=ticket)
+        return register(_guest(invite), challenge, relay=relay, ticket=meeting.ticket)
 
-    limits, end = Limits(connect_s=3.0, handshake_s=VISIT_S), monotonic() + patience_s
+    binding, limits, end = _binding(invite), Limits(connect_s=3.0, handshake_s=VISIT_S), monotonic() + patience_s
+    at = frozenset({meeting.relay})
     async with dialing_through(answer) as through:
-        relays = frozenset({meeting.relay})
-        client = OneShotClient(
-            identity=identity, binding=_binding(invite), limits=limits, through=through, relays=relays
-        )
+        client = OneShotClient(identity=identity, binding=binding, limits=limits, through=through, relays=at)
         while True:
             reasons = []
-            for place in (*meeting.addresses, *filter(None, relays)):
+            for place in (*meeting.addresses, *filter(None, at)):
                 try:
-                    if (result := await client.visit(place, meeting.key, act)) is not None:
-                        return result
+                    if raw := await client.visit(place, meeting.key, act):
+                        return raw
                 except UnreachableError as error:
                     reasons.append(f"{place.partition('#')[0]}: {error}")
             if monotonic() > end:

@@ -253,7 +253,11 @@ def join(line: str, directory: Path | None, source: Path | None, address: str | 
         return _pair(invited, invited.meeting, shown, address, yes=yes)
     require_current(invited, seconds_now())
     request, key = make_folder(invited, target, source=source, address=address)
-    _show_request(invited, request, key, shown)
+    click.echo(request)
+    click.echo(f"made {shown / invited.name}: its key stays on this machine", err=True)
+    text = "send the line above to whoever made the invite"
+    click.echo(f"{text}, who gives it to the command that `p2pfl invite` printed there", err=True)
+    click.echo(f"that command asks whether the key is {fingerprint(key)}: compare", err=True)
     if not (target / FILE_NAME).exists():
         text = f"still missing in {shown}: federation.toml and the task's file, as on any other node; copy them there"
         click.echo(text, err=True)
@@ -262,14 +266,6 @@ def join(line: str, directory: Path | None, source: Path | None, address: str | 
         click.echo(text, err=True)
     click.echo(f"then, before or after you are added: p2pfl run {shown} --node {invited.name}", err=True)
     return True
-
-
-def _show_request(invited: Invite, request: str, key: bytes, shown: Path) -> None:
-    click.echo(request)
-    click.echo(f"made {shown / invited.name}: its key stays on this machine", err=True)
-    text = "send the line above to whoever made the invite"
-    click.echo(f"{text}, who gives it to the command that `p2pfl invite` printed there", err=True)
-    click.echo(f"that command asks whether the key is {fingerprint(key)}: compare", err=True)
 
 
 def _pair(invited: Invite, meeting: Meeting, shown: Path, address: str | None, *, yes: bool) -> bool:
@@ -292,8 +288,9 @@ def _pair(invited: Invite, meeting: Meeting, shown: Path, address: str | None, *
     try:
         answer = asyncio.run(ask_to_join(invited, meeting, identity, request))
     except (UnreachableError, KeyboardInterrupt) as error:
-        click.echo(f"no answer came: {printable(str(error))}; ask whether this machine was added. If not:", err=True)
-        _show_request(invited, request, key, shown)
+        text = f"no answer came: {printable(str(error))}; if it was not added, give this line to"
+        click.echo(f"{text} `p2pfl member add` there, or `replace` for an invite with --replace:", err=True)
+        click.echo(request)
         return True
     if answer.why:
         shutil.rmtree(target)
@@ -313,10 +310,12 @@ def _show_files(invited: Invite, source: Path) -> None:
     federation = load_config(source)
     files, code = files_of(federation), code_files(federation)
     if any(file.parent != source for file in files):
-        text = "it names files outside of its folder"
-        raise UserError(text, file=federation.path, allowed="a line from somebody whom you trust")
+        allowed = "a line from somebody whom you trust"
+        raise UserError("it names files outside of its folder", file=federation.path, allowed=allowed)
     require_same(federation, invited)
-    click.echo(f"{invited.name} would be a member of {federation.name}; task: {federation.task.name}", err=True)
+    click.echo(
+        f"{invited.name} would be a member of {federation.name}; task: {printable(federation.task.name)}", err=True
+    )
     for file in files:
         content, mark = file.read_bytes(), "   CODE that would run here" if file in code else ""
         digest = hashlib.sha256(content).hexdigest()

@@ -88,7 +88,7 @@ def _binding(invite: Invite) -> FederationBinding:
 
 
 def _guest(invite: Invite) -> Identity:
-    """Return the key, known to whoever has the line, by which the new machine passes a relay."""
+    """Return the key, known to whoever has the line, with which the new machine passes a relay."""
     return Identity(_hashed(invite, b"p2pfl-pair-relay"))
 
 
@@ -121,8 +121,8 @@ class Inviter:
         self._done: asyncio.Future[str] = loop.create_future()
         transport = WebSocketTransport(limits, Refusals(Counters.of(()), log, lambda *_: None), log)
         parts = LinkParts(dial=dialing.dial, answer=self._register, limits=limits, log=log)
-        links = {url: RelayLink(url, parts) for url in self.federation.relays}
-        keeping = [loop.create_task(link.keep(self._meet)) for link in links.values()]
+        links = {RelayLink(url, parts): url for url in self.federation.relays}
+        keeping = [loop.create_task(link.keep(self._meet)) for link in links]
         try:
             await transport.open(Address("0.0.0.0", self._port), self._meet)  # noqa: S104 - for machines elsewhere
             self._port = transport.port
@@ -139,17 +139,15 @@ class Inviter:
             await transport.close()
             await dialing.close()
 
-    async def _meeting(self, links: Mapping[str, RelayLink]) -> Meeting:
+    async def _meeting(self, links: Mapping[RelayLink, str]) -> Meeting:
         """Return the addresses of this machine, and the first relay that lets it in."""
-        place = Meeting(self._own.public, tuple(f"{host}:{self._port}" for host in _own_hosts()))
-        end = monotonic() + RELAY_S
-        while links and monotonic() < end:
-            for url, link in links.items():
-                if link.is_registered:
-                    ticket = self._ticket(_guest(self.invite), self._clocks[link.name])
-                    return Meeting(place.key, place.addresses, url, ticket)
+        addresses, end = tuple(f"{host}:{self._port}" for host in _own_hosts()), monotonic() + RELAY_S
+        while links and not any(link.is_registered for link in links) and monotonic() < end:  # noqa: ASYNC110 - once, for seconds
             await asyncio.sleep(0.05)
-        return place
+        for link in filter(lambda link: link.is_registered, links):
+            ticket = self._ticket(_guest(self.invite), self._clocks[link.name])
+            return Meeting(self._own.public, addresses, links[link], ticket)
+        return Meeting(self._own.public, addresses)
 
     def _ticket(self, identity: Identity, clock_s: int) -> bytes:
         realm, until = realm_of(self.federation), clock_s + int(SERVED_S)
@@ -175,7 +173,7 @@ class Inviter:
                 session = Session(responder.third(await line.receive()))
                 arrival.advance(ConnectionStage.PROVEN)
                 await self._respond(line, session, await hear(line, session))
-        except (TimeoutError, GoneError, PeerFault) as error:
+        except (TimeoutError, GoneError, PeerFault, UserError) as error:
             log.debug("%s: %s", arrival.address, error)
         finally:
             await line.close(1.0)
@@ -198,11 +196,7 @@ class Inviter:
             self._done.set_result(text)
 
     def _checked(self, raw: bytes, key: bytes) -> str:
-        text = raw.decode("ascii", errors="replace")
-        try:
-            request = read_request(text)
-        except UserError as error:
-            raise PeerFault(f"a request that cannot be read: {error}") from None
+        request = read_request(text := raw.decode("ascii", errors="replace"))
         if (request.key, request.token, request.name) != (key, self.invite.token, self.invite.name):
             raise PeerFault("a request of another machine, or for another invite")
         return text

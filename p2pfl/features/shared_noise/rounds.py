@@ -296,12 +296,13 @@ class SumRounds(RoundsInStep):
             len(done.members),
             given.local,
         )
-        own = given.words if self._node.setup().member.index in done.members else None
-        del given
+        is_in = self.shared.variate is not None and self._node.setup().member.index in done.members
+        own = given.words if is_in else None
+        del given, done
 
         def make(start: Vector) -> LocalRound:
             self.shared.part = own
-            model = self.shared.next_model(start, total, count, self.algorithm.facts.rounds)
+            model = self.shared.next_model(start, total, count, self.algorithm.facts.rounds, in_place=True)
             self.shared.part = None
             return replace(local, vector=model)
 

@@ -64,10 +64,11 @@ class EdgesWereChanged(Struct, frozen=True, kw_only=True, gc=False):
 class RoundWasCommitted(Struct, frozen=True, kw_only=True, gc=False):
     """A round was counted.
 
-    Training adds `delta` (c d,) to the channels; it is None for a mixing round or a failed one, or if the round was made
-    in the memory of the channels: then `channels` (c d,) are these, in that memory. `alone` counts the rounds trained without a neighbor. From now on the learning method keeps `terms` and `kept` for the node, and `best`
-    is the best figure of its rounds. `local` holds the arrays that the learner keeps outside the model from this round
-    on; None if they have not changed.
+    Training adds `delta` (c d,) to the channels; it is None for a mixing round or a failed one, and for one that was
+    made in the memory of the channels: then these are `channels` (c d,), and the log has all of them. `alone` counts
+    the rounds trained without a neighbor. From now on the learning method keeps `terms` and `kept` for the node, and
+    `best` is the best figure of its rounds. `local` holds the arrays that the learner keeps outside the model from this
+    round on; None if they have not changed.
     """
 
     version: int

@@ -37,6 +37,7 @@ from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
 from p2pfl.specs import short
 from p2pfl.storage.disk import replace_file
 from p2pfl.storage.store import peek
+from p2pfl.system import return_free_memory
 
 if TYPE_CHECKING:
     from p2pfl.learn.averaging import AveragedRounds
@@ -321,6 +322,8 @@ class SumRounds(RoundsInStep):
                 return None
             only["only"] = frozenset(done.members)
             total[start : start + MOST_ENTRIES] = done.total
+            if total.size > MOST_ENTRIES:
+                return_free_memory()
         return None if done is None else replace(done, total=total)
 
     @property

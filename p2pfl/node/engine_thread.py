@@ -33,7 +33,7 @@ from p2pfl.core.events import (
     StorageFailed,
     StorageRestored,
 )
-from p2pfl.engine.changes import Change, RoundWasCommitted, entry, image
+from p2pfl.engine.changes import Change, entry, image
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import Codecs, NodeState
 from p2pfl.errors import StorageError, UserError
@@ -310,7 +310,7 @@ class EngineThread(threading.Thread):
         outcome = self.engine.run(operation)
         change = outcome.change
         if change is not None and self.broken_since is None:
-            self._guard(events, lambda: self._note(change))
+            self._guard(events, lambda: self.store.append(*entry(change)))
         if outcome.event is not None:
             if isinstance(outcome.event, EngineResult):
                 # No other code has seen it yet.
@@ -320,15 +320,6 @@ class EngineThread(threading.Thread):
         if outcome.urgent and is_sent and self.durability == "exchange":
             self.flushing.ask()
         return outcome.urgent and not is_sent
-
-    def _note(self, change: Change) -> None:
-        """Write a change to the log; one that has all of a large state is a snapshot, for the log would be many."""
-        kind, header, blobs = entry(change)
-        is_large = isinstance(change, RoundWasCommitted) and change.channels is not None
-        if is_large and sum(map(len, blobs)) > USUAL_LOG_BYTES and self.durability == "exchange":
-            self.checkpoint(self.engine.state)
-        else:
-            self.store.append(kind, header, blobs)
 
     def _pay(self, job: Pay, events: list[Event]) -> None:
         """Pay at once, without the batch's flush: nothing in the round may be computed before it is paid for.

@@ -322,9 +322,12 @@ class SumRounds(RoundsInStep):
                 return None
             only["only"] = frozenset(done.members)
             total[start : start + MOST_ENTRIES] = done.total
-            if total.size > MOST_ENTRIES:
-                return_free_memory()
+            self._return_free_memory()
         return None if done is None else replace(done, total=total)
+
+    def _return_free_memory(self) -> None:
+        if self.shared.entries > MOST_ENTRIES:
+            return_free_memory()
 
     @property
     def _as_data(self) -> dict[str, bytes]:
@@ -333,6 +336,7 @@ class SumRounds(RoundsInStep):
     async def _make_part(self) -> PaidPart | None:
         """Make this node's part, once it is paid for; None if that is not possible now."""
         place = self.state.place
+        self._return_free_memory()
         outcome = await self.train()
         if outcome is None:
             return None

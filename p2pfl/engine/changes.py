@@ -300,7 +300,7 @@ def _best(header: Mapping[str, Any]) -> Best | None:
 def entry(change: Change) -> Entry:
     """Return a change as a log entry: kind, header, blobs.
 
-    The blobs are the change's own memory, which is not written to again.
+    The blobs are the change's own memory, or the state's: a store copies what it keeps.
     """
     match change:
         case RequestWasFrozen(peer=peer, request=request):

@@ -67,9 +67,9 @@ async def test_who_dies_takes_its_group_out_and_is_back_with_the_others(hidden_w
     """A node's variate moves with the sums that its part is in, and with no others."""
     move, moved = AveragedRounds.next_model, []
 
-    def next_model(rounds, start, total, members, round_index):
+    def next_model(rounds, start, total, members, round_index, **how):
         before = rounds.variate.copy()
-        model = move(rounds, start, total, members, round_index)
+        model = move(rounds, start, total, members, round_index, **how)
         moved.append((rounds._node, round_index + 1, bool((rounds.variate != before).any())))
         return model
 

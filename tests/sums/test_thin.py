@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import networkx as nx
+import numpy as np
 import pytest
 
 from p2pfl.features.sums import (
+    LARGE_BYTES,
     MOST_LINKS,
+    Branch,
     BranchPart,
     MemberList,
     Post,
@@ -176,3 +180,23 @@ def test_in_a_dense_graph_no_member_hands_to_all_what_all_others_say():
     world.check()
     by = Counter(sender for sender, message in world.messages if kind_of(message) not in {Wave, BranchPart, Total})
     assert max(by.values()) < 2 * min(by.values())
+
+
+def test_once_a_sum_is_known_its_parts_are_freed_and_of_totals_the_latest_two_are_kept_where_they_are_large():
+    world = SumWorld(4, complete(4), seed=3, size=LARGE_BYTES // 8 + 1, sums=6)
+    world.ask_all("one", "two", "three", "four", "five")
+    world.run()
+    world.check()
+    for node in world.nodes.values():
+        tree = node._tree
+        parts = [vector.size for branch in tree._branches.values() for _, vector in branch.parts.values()]
+        sent = [branch.sent for branch in tree._branches.values() if isinstance(branch.sent, BranchPart)]
+        assert sum(parts) == len(sent) == len(tree.own) == len(tree.gathered) == 0
+        assert {total.number for _, total in tree._totals.values()} <= {3, 4}
+
+
+def test_a_part_without_a_vector_and_a_right_one_are_no_error_of_a_node_that_carries_both():
+    taken = SimpleNamespace(wave=Wave(setup=bytes(16), number=0, epoch=0, terms=bytes(32)))
+    parts = {1: (frozenset({1}), np.zeros(0, "<u8")), 2: (frozenset({2}), np.ones(3, "<u8"))}
+    members, total = Branch(taken=taken, waiting=set(), parts=parts).merged(None)
+    assert (members, total.size) == ({1}, 0)

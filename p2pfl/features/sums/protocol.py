@@ -340,6 +340,8 @@ class Sums:
             if each.has_waited:
                 self.patience.failed()
             if isinstance(each.outcome, SumDone):
+                self._tree.gathered.pop(each.key, None)
+                self._tree.end(each.key)
                 self._before = frozenset(each.outcome.members)
             del self._sums[each.number]
             self._next, self._asked, self._ended_at = each.number + 1, None, now

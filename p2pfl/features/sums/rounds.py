@@ -298,7 +298,7 @@ class CommonState:
             await self.commit(lambda _: local)
 
     async def commit(self, make: Callable[[Vector], LocalRound]) -> bool:
-        """Commit a round, made in the engine's thread from the model (d,), which it only reads.
+        """Commit a round, made in the engine's thread from the model (d,), which it reads, or writes to and returns.
 
         False: its own model is too large, and nodes keep the one before.
         """

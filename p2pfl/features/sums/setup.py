@@ -186,13 +186,15 @@ class SumSetup:
         """This member's vector behind all its masks; (d,)."""
         own, index = self._secrets, self.settings.index
         mask = _present(own.masks[number])
-        masks = [(1, stream(own_seed(_present(own.seeds[number]), self.id, number), values.size))]
-        masks += [
-            (sign(index, partner), self._pair_stream(mask, index, partner, number, values.size))
-            for partner in self.partners[index]
-            if partner in self.roster
-        ]
-        return combined(values, masks)
+        seed = own_seed(_present(own.seeds[number]), self.id, number)
+
+        def masks() -> Iterator[tuple[int, Words]]:
+            yield 1, stream(seed, values.size)
+            for partner in self.partners[index]:
+                if partner in self.roster:
+                    yield sign(index, partner), self._pair_stream(mask, index, partner, number, values.size)
+
+        return combined(values, masks())
 
     def _pair_stream(self, secret: bytes, index: int, partner: int, number: int, size: int) -> Words:
         """The mask of a pair, by the secret key of the one and the public key of the other."""

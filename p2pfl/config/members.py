@@ -151,7 +151,7 @@ def _pairs(edges: Edges) -> Iterator[str]:
 
 
 INVITE, REQUEST = "p2pfl:", "p2pfl-request:"
-MOST_CHARACTERS = 1500
+MOST_CHARACTERS = 2900  # a QR code has room for 2953
 MOST_CONTACTS = 3
 TOKEN_BYTES = 16
 CHECK_BYTES = 6

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import shutil
 import socket
 import sys
@@ -29,6 +30,7 @@ from p2pfl.config.members import (
     in_words,
     members_file,
     read_invite,
+    read_request,
     request_line,
     require_current,
 )
@@ -53,7 +55,7 @@ USUAL_PORT = 8470
 PRIVATE, READABLE = 0o700, 0o644
 
 
-def make_folder(
+def make_member(
     invite: Invite, target: Path, *, source: Path | None, address: str | None, identity: Identity | None = None
 ) -> tuple[str, bytes]:
     """Make a folder for the new member in `target`. Return its request, as people carry it, and its public key.
@@ -110,7 +112,7 @@ def files_of(federation: FederationConfig) -> list[Path]:
     beside, charter, topology = federation.path.parent, members_file(federation), federation.topology
     words = [word for word in federation.task.options.values() if isinstance(word, str)]
     words += [topology] if is_file(topology) else []
-    named = [beside / word for word in words if (beside / word).is_file()]
+    named = [beside / word for word in words if os.path.isfile(beside / word)]  # noqa: PTH113 - a long text is no error
     files = [federation.path, *code_files(federation), *named, *([charter] if charter.exists() else [])]
     return list(dict.fromkeys(files))
 
@@ -166,7 +168,7 @@ def invite(federation: Path, name: str, *, replacing: bool, key_file: Path | Non
     described = load_config(federation)
     require_admin(described)
     packed = None
-    if sys.stdin.isatty() and sys.stdout.isatty() and (key_file or described.path.parent / ADMIN_FILE).exists():
+    if sys.stdin.isatty() and sys.stdout.isatty() and (key_file or (described.path.parent / ADMIN_FILE).exists()):
         admin = load_admin(described, key_file)
         try:
             packed = pack_files(files_of(described), described.path.parent)
@@ -194,10 +196,11 @@ def invite(federation: Path, name: str, *, replacing: bool, key_file: Path | Non
 
     waiting.answer = Answer("the answer there was no, or an error, which stands on its screen")
     try:
-        if admit(federation, request, key_file, replaces=replacing, yes=False, offline=False):
+        admit(federation, request, key_file, replaces=replacing, yes=False, offline=False)
+    finally:  # the list says if it was added: Ctrl+C may come after it was signed
+        if read_request(request).key in {member.key for member in load_config(federation).present}:
             newer = [file for file in (members_file(described), tickets_file(described)) if file.exists()]
             waiting.answer = Answer("", {file.name: file.read_bytes() for file in newer})
-    finally:
         if asyncio.run(waiting.wait(VISIT_S)) is None:
             click.echo(f"{name} has not fetched the answer: its screen will say what to do", err=True)
     return not waiting.answer.why
@@ -252,7 +255,7 @@ def join(line: str, directory: Path | None, source: Path | None, address: str | 
     if invited.meeting is not None and source is None and not (target / FILE_NAME).exists():
         return _pair(invited, invited.meeting, shown, address, yes=yes)
     require_current(invited, seconds_now())
-    request, key = make_folder(invited, target, source=source, address=address)
+    request, key = make_member(invited, target, source=source, address=address)
     click.echo(request)
     click.echo(f"made {shown / invited.name}: its key stays on this machine", err=True)
     text = "send the line above to whoever made the invite"
@@ -282,7 +285,7 @@ def _pair(invited: Invite, meeting: Meeting, shown: Path, address: str | None, *
         if not yes and not click.confirm("use them, and ask to be added?", err=True):
             click.echo("nothing was changed", err=True)
             return False
-        request, key = make_folder(invited, target, source=source, address=address, identity=identity)
+        request, key = make_member(invited, target, source=source, address=address, identity=identity)
     click.echo(f"made {shown / invited.name}: its key stays on this machine", err=True)
     click.echo(f"the inviter is asked whether the key is {fingerprint(key)}: compare", err=True)
     try:
@@ -308,7 +311,7 @@ def _pair(invited: Invite, meeting: Meeting, shown: Path, address: str | None, *
 def _show_files(invited: Invite, source: Path) -> None:
     """Show what was fetched; nothing of it is imported. Raises UserError: it is not what the invite was made for."""
     federation = load_config(source)
-    files, code = files_of(federation), code_files(federation)
+    files = files_of(federation)
     if any(file.parent != source for file in files):
         allowed = "a line from somebody whom you trust"
         raise UserError("it names files outside of its folder", file=federation.path, allowed=allowed)
@@ -317,7 +320,7 @@ def _show_files(invited: Invite, source: Path) -> None:
         f"{invited.name} would be a member of {federation.name}; task: {printable(federation.task.name)}", err=True
     )
     for file in files:
-        content, mark = file.read_bytes(), "   CODE that would run here" if file in code else ""
+        content, mark = file.read_bytes(), "   CODE that would run here" if file.suffix == ".py" else ""
         digest = hashlib.sha256(content).hexdigest()
         click.echo(f"  {file.name}: {len(content):,} bytes, sha256 {digest}{mark}", err=True)
     click.echo(f"nothing of it has run. Read it in {source}", err=True)

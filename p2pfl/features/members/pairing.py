@@ -64,7 +64,7 @@ class Answer(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
 def pack_files(files: Sequence[Path], beside: Path) -> bytes:
     """Pack the files for a new machine. Raises UserError: one is elsewhere than `beside`, or they are too large."""
     for file in files:
-        if file.parent != beside or not PLAIN.fullmatch(file.name):
+        if file.parent != beside or not PLAIN.fullmatch(file.name) or file.suffix == ".key":
             allowed = f"files in {beside}, with names of letters, digits, '_', '.' and '-'; or {BY_HAND}"
             raise UserError("this file cannot be handed over", file=file, allowed=allowed)
     packed = msgspec.msgpack.encode({file.name: file.read_bytes() for file in files})

@@ -78,7 +78,7 @@ class Feed:
         """Log one notable event, and keep it for the page."""
         place = "" if peer is None else f" ({self.name_of(peer)})"
         more = f" (time {times})" if times > 1 else ""
-        (log.warning if wrong else notice.info)("%s%s: %s%s", kind, place, text, more)
+        (log.warning if wrong else notice.info)("%s%s: %s%s", kind, place, text, more, extra={"kind": kind})
         self.keep(kind, peer, text + more, wrong=wrong)
 
     def keep(self, kind: str, peer: int | None, text: str, *, wrong: bool = False) -> None:

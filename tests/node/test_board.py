@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from types import SimpleNamespace
 
@@ -32,6 +33,18 @@ def card(board, life_time, pre_eol_info="0x01\n"):
 
 
 def test_a_machine_that_says_nothing_has_no_alarm(board):
+    assert board.look() == {}
+
+
+def test_a_driver_that_fails_or_tells_nonsense_does_not_end_the_node(board, monkeypatch):
+    board.write("class/thermal/thermal_zone0/type", "cpu-thermal\n")
+    board.write("class/thermal/thermal_zone0/temp", "9" * 4000)
+    assert board.look() == {}
+
+    def fail(*_):
+        raise OSError(errno.EIO, "the bus is gone")
+
+    monkeypatch.setattr(os, "scandir", fail)
     assert board.look() == {}
 
 

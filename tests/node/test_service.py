@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from p2pfl.cli import BURST, LATER_S, MOST_CHARACTERS, LogBound
-from p2pfl.node import STARTING, Look, notify, watched
+from p2pfl.node import STARTING, Feed, Look, notify, watched
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 from real_field import Field, processes
@@ -215,3 +215,18 @@ def test_a_day_of_storms_is_bounded_says_what_was_left_out_and_hides_no_other_li
     left_out = sum(int(line.rpartition("(")[2].split()[0].replace(",", "")) for line in flaps if "left out" in line)
     assert left_out + len(flaps) == pytest.approx(10 * day_s / step_s, abs=10 * LATER_S / step_s)
     assert journal.lines[-1] == "cannot write"
+
+
+def test_a_wrong_call_of_a_log_in_a_library_raises_nothing_in_it():
+    assert LogBound().filter(logging.LogRecord("x", logging.INFO, "x.py", 1, "%d rows", ("many",), None))
+
+
+def test_a_storm_of_one_alarm_hides_no_other_alarm(journal, monkeypatch):
+    """All alarms are logged by one line of the code."""
+    monkeypatch.setattr("p2pfl.node.status.log", journal)
+    feed = Feed(str)
+    for peer in range(10 * int(BURST)):
+        feed.tell("session-churn", peer, "many sessions", wrong=True)
+    feed.tell("card-read-only", None, "the card fails", wrong=True)
+    assert len(journal.lines) == BURST + 1
+    assert journal.lines[-1] == "card-read-only: the card fails"

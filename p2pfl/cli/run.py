@@ -118,7 +118,7 @@ class LogBound(logging.Filter):
         super().__init__()
         self._clock = clock
         self._places: dict[tuple[str, int, int, str], tuple[float, float, int]] = {}
-        """By place in the code, level and kind of alarm: how many lines may pass, since when, and the number left out."""
+        """By place in the code, level and kind of alarm: lines that may pass, since when, and the number left out."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         place = record.pathname, record.lineno, record.levelno, getattr(record, "kind", "")

@@ -41,7 +41,7 @@ from p2pfl.console import seconds_now
 from p2pfl.crypto.identity import Identity, fingerprint, public_text
 from p2pfl.errors import UserError
 from p2pfl.features.members.pairing import BY_HAND, SERVED_S, VISIT_S, Answer, Inviter, ask_to_join, fetch, pack_files
-from p2pfl.features.members.publishing import ADMIN_FILE, issue, load_admin, require_admin
+from p2pfl.features.members.publishing import ADMIN_FILE, READABLE, issue, load_admin, require_admin
 from p2pfl.features.relay.tickets import tickets_file
 from p2pfl.foreign import printable
 from p2pfl.net.address import free_ports, is_loopback, parse_address
@@ -52,7 +52,6 @@ from topologies.files.content import is_file
 
 INVITE_FILE = "invite"
 USUAL_PORT = 8470
-PRIVATE, READABLE = 0o700, 0o644
 
 
 def make_member(
@@ -74,37 +73,26 @@ def make_member(
     federation = None if files is None else load_config(files)
     if federation is not None:
         require_same(federation, invite)
-    at = address or _place(invite, federation)
+    finds = federation is None or federation.discovery or bool(federation.relays)
+    if address is None and (invite.contacts or not finds):  # else members find each other, or meet at relays
+        address = own_address(invite)
     identity = identity or Identity.generate()
-    if is_copy:
-        with appearing(target / invite.name) as own:
-            _fill(own, invite, identity, at)
-    else:
-        with appearing(target) as folder:
-            (folder / invite.name).mkdir(mode=0o700)
-            _fill(folder / invite.name, invite, identity, at)
-            for file in [] if federation is None else files_of(federation):
-                shutil.copyfile(file, folder / file.name)
-    write_schemas(target)
-    request = JoinRequest(
-        federation=invite.federation, name=invite.name, key=identity.public, address=at, token=invite.token
-    )
-    return request_line(request, identity.sign), identity.public
-
-
-def _fill(own: Path, invite: Invite, identity: Identity, address: str | None) -> None:
-    own.chmod(PRIVATE)
-    identity.save(own / KEY_FILE)
     member = NewMember(name=invite.name, key=public_text(identity.public), address=address)
     reachable = address is not None and not is_loopback(parse_address(address, "--address").host)
-    (own / "node.toml").write_text(node_text(member, reachable=reachable), encoding="utf-8")
-    (own / INVITE_FILE).write_text(f"{invite.line()}\n", encoding="utf-8")
-
-
-def _place(invite: Invite, federation: FederationConfig | None) -> str | None:
-    """Return the address to request, or None if members find each other, or meet at relays, and have no addresses."""
-    finds = federation is None or federation.discovery or bool(federation.relays)
-    return None if finds and not invite.contacts else own_address(invite)
+    with appearing(target / invite.name if is_copy else target) as folder:
+        own = folder if is_copy else folder / invite.name
+        own.mkdir(exist_ok=True)
+        own.chmod(0o700)
+        identity.save(own / KEY_FILE)
+        (own / "node.toml").write_text(node_text(member, reachable=reachable), encoding="utf-8")
+        (own / INVITE_FILE).write_text(f"{invite.line()}\n", encoding="utf-8")
+        for file in [] if is_copy or federation is None else files_of(federation):
+            shutil.copyfile(file, folder / file.name)
+    write_schemas(target)
+    request = JoinRequest(
+        federation=invite.federation, name=invite.name, key=identity.public, address=address, token=invite.token
+    )
+    return request_line(request, identity.sign), identity.public
 
 
 def files_of(federation: FederationConfig) -> list[Path]:
@@ -150,15 +138,11 @@ def own_address(invite: Invite) -> str:
             probe.connect((there.host, there.port))  # nothing is sent
             host = probe.getsockname()[0]
             break
-    return f"{host}:{free_ports(1)[0] if is_loopback(host) or not _is_free(USUAL_PORT) else USUAL_PORT}"
-
-
-def _is_free(port: int) -> bool:
-    try:
-        with socket.create_server(("", port)):
-            return True
-    except OSError:
-        return False
+    with suppress(OSError):
+        if not is_loopback(host):
+            socket.create_server(("", USUAL_PORT)).close()
+            return f"{host}:{USUAL_PORT}"
+    return f"{host}:{free_ports(1)[0]}"
 
 
 def invite(federation: Path, name: str, *, replacing: bool, key_file: Path | None) -> bool:
@@ -291,7 +275,7 @@ def _pair(invited: Invite, meeting: Meeting, shown: Path, address: str | None, *
     try:
         answer = asyncio.run(ask_to_join(invited, meeting, identity, request))
     except (UnreachableError, KeyboardInterrupt) as error:
-        text = f"no answer came: {printable(str(error))}; if it was not added, give this line to"
+        text = f"no answer came: {printable(str(error)) or 'stopped here'}; if it was not added, give this line to"
         click.echo(f"{text} `p2pfl member add` there, or `replace` for an invite with --replace:", err=True)
         click.echo(request)
         return True

@@ -198,6 +198,15 @@ def test_a_secret_key_is_never_handed_over_and_a_long_text_is_no_file(ward):
         members.pack_files(named, ward.path.parent)
 
 
+def test_a_file_that_is_huge_or_missing_is_one_clear_error_before_it_fills_the_memory(ward):
+    huge = ward.path.with_name("rows.csv")
+    huge.touch()
+    os.truncate(huge, 1 << 40)
+    for file, why in ((huge, "too large"), (huge.with_name("none.py"), "cannot be read")):
+        with pytest.raises(UserError, match=why):
+            members.pack_files([file], huge.parent)
+
+
 def test_two_terminals_that_ask_at_once_both_add_their_machine(ward, tmp_path, monkeypatch):
     def asked(name, identity, port):
         return request_of(members.issue(ward, name, now=time.time()), tmp_path / name, identity, ward, port)

@@ -33,8 +33,9 @@ from p2pfl.config.members import (
     read_request,
     request_line,
     require_current,
+    require_valid,
 )
-from p2pfl.config.model import MEMBER, FederationConfig
+from p2pfl.config.model import FederationConfig
 from p2pfl.config.schemas import write_schemas
 from p2pfl.config.writing import NewMember, node_text
 from p2pfl.console import seconds_now
@@ -229,11 +230,7 @@ def join(line: str, directory: Path | None, source: Path | None, address: str | 
     """
     invited = read_invite(line)
     if address is not None:
-        try:
-            MEMBER["address"].read(address)
-        except ValueError as reason:
-            allowed = MEMBER["address"].allowed
-            raise UserError(str(reason) or "not an address", key="--address", value=address, allowed=allowed) from None
+        require_valid("address", address, "--address")
     shown = directory or Path(invited.federation_name)
     target = shown.absolute()
     if invited.meeting is not None and source is None and not (target / FILE_NAME).exists():

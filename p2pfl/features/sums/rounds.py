@@ -26,6 +26,7 @@ from p2pfl.features.sums.sessions import SHARE_S, KeptSums, next_life, settings_
 from p2pfl.features.sums.setup import FIRST_S
 from p2pfl.features.sums.standings import CHANNEL, Buffer, Place, Standings, StandingsTalk, state_digest
 from p2pfl.features.sums.talk import CHANNEL as SUMS
+from p2pfl.features.sums.talk import THIN, ThinPosts
 from p2pfl.learn.interface import LocalRound, Vector
 from p2pfl.net.extensions import HandledChannel, Handler
 from p2pfl.node.assembly import Setup, settings_for
@@ -415,7 +416,7 @@ class RoundsInStep(Attached):
         setup = node.setup()
         folder, self.members = setup.node.state_dir, len(setup.federation.members)
         settings = settings_of(
-            setup.federation, setup.member.index, life=next_life(folder), colluders=colluders, **numbers
+            setup.federation, setup.member.index, life=next_life(folder), colluders=colluders, is_plain=True, **numbers
         )
         kept, wait_s = KeptSums(folder, settings.members), FIRST_S + SHARE_S * self.members
         how: dict[str, Any] = {"alarm": node.alarm, "draw": node.draw, "meter": node.meter}
@@ -451,6 +452,7 @@ class RoundsInStep(Attached):
     def channels(self) -> tuple[HandledChannel, ...]:
         return (
             HandledChannel(channel=SUMS, handler=FirstMembers(self.talk, self.members), guards=True),
+            HandledChannel(channel=THIN, handler=FirstMembers(ThinPosts(self.talk), self.members), guards=True),
             HandledChannel(channel=CHANNEL, handler=FirstMembers(self.state.talk, self.members), guards=True),
         )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -212,7 +212,16 @@ class AuthorLog:
 
 
 class StatementLog:
-    def __init__(self, settings: SumSettings, identity: Identity, blame: Blame) -> None:
+    """`proves` as of `Records`: which statements need no signature."""
+
+    def __init__(
+        self,
+        settings: SumSettings,
+        identity: Identity,
+        blame: Blame,
+        proves: Callable[[int, Statement, bytes], bool | None],
+    ) -> None:
+        self._proves = proves
         self._settings, self._identity, self._blame = settings, identity, blame
         self._domain = settings.domain()
         self._verify = [VerifyKey(key) for key in settings.members]
@@ -251,8 +260,9 @@ class StatementLog:
 
     def state(self, statement: Statement, effects: Effects) -> NewStatement:
         """Sign a statement of this node's own, and spread it, unless its set-up is dropped: nobody would take it."""
-        body = encode_statement(statement)
-        post = Post(author=self._settings.index, body=body, signature=self._identity.sign(self._domain + body))
+        body, index = encode_statement(statement), self._settings.index
+        signature = b"" if self._proves(index, statement, body) else self._identity.sign(self._domain + body)
+        post = Post(author=index, body=body, signature=signature)
         name = id_of(post.author, body)
         if isinstance(statement, InSetup) and statement.setup not in self.opened_by:
             return NewStatement(id=name, author=post.author, statement=statement, post=post, peer=None)
@@ -274,10 +284,15 @@ class StatementLog:
         if name in self._early[post.author]:
             return []
         try:
-            self._verify[post.author].verify(self._domain + post.body, post.signature)
+            if post.signature:
+                self._verify[post.author].verify(self._domain + post.body, post.signature)
             statement = decode_statement(post.body)
         except (CryptoError, ValueError, msgspec.MsgspecError) as error:
             raise PeerFault(f"a statement in the name of member {post.author}: {error}") from error
+        if not post.signature and not (proven := self._proves(post.author, statement, post.body)):
+            if proven is None:
+                return []
+            raise PeerFault(f"a statement in the name of member {post.author}, who has not signed it")
         if not is_sound(post.author, statement, self._settings):
             self._refuse(post.author, name, f"it has signed a {type(statement).__name__} that no member may make")
             return []
@@ -355,9 +370,12 @@ class StatementLog:
         if isinstance(statement, MemberList) and not self._is_grown:  # others may have a new tree, and wait for it
             self._links = None
             return self.neighbors
-        if self._links is not None:
-            return sorted(self._links | self._mended.keys())
-        return first_of(self.neighbors, self._settings.index)
+        return first_of(self.neighbors, self._settings.index) if self.links is None else sorted(self.links)
+
+    @property
+    def links(self) -> frozenset[int] | None:
+        """The neighbors in the tree, and those that count as such; None: there is no tree."""
+        return None if self._links is None else self._links | self._mended.keys()
 
     def compare(self, effects: Effects) -> None:
         """Ask some neighbors, in turns, if they have what is here; not at each beat while much is on its way."""

@@ -287,6 +287,7 @@ class CommonState:
 
     async def settle(self, model: Vector, rounds: int) -> None:
         """Make a model this node's own after so many rounds, and durable with all that belongs to it."""
+        self.talk.release()
         local = LocalRound(
             vector=model, steps=0, learning_rate=0.0, samples=int(self.algorithm.facts.samples), loss=float("nan")
         )
@@ -424,6 +425,7 @@ class RoundsInStep(Attached):
         self._id = federation_id(setup.federation)
         standings = Standings(setup.federation, self._id, setup.identity, setup.member.index, colluders + 1)
         self.state = CommonState(node, algorithm, alike, standings, life=settings.life)
+        self.state.talk.links = lambda: self.talk.links
         self._refused = 0
         self._latest: tuple[int, ...] = ()
         self._missed: dict[int, int] = {}

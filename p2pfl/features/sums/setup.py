@@ -217,7 +217,9 @@ class SumSetup:
         keys = self.keys[member]
         if in_list:
             return keys.has_seed(number, secret)
-        return len(secret) == KEY_BYTES and public_of(secret) == keys.masks[number * KEY_BYTES : (number + 1) * KEY_BYTES]
+        return (
+            len(secret) == KEY_BYTES and public_of(secret) == keys.masks[number * KEY_BYTES : (number + 1) * KEY_BYTES]
+        )
 
     def rebuilt(self, member: int, number: int, shares: Mapping[int, bytes], *, in_list: bool) -> bytes | None:
         """A member's secret from what its holders have revealed; None: too few of them told the truth yet."""

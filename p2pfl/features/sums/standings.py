@@ -222,6 +222,8 @@ CHANNEL = ExtensionChannel(
 )
 
 
+LAG_S = 1.0
+"""The time for others' standings to reach all by the tree of the sums."""
 SPREAD_PER_S, SPREAD_AT_ONCE = 20.0, 400.0
 """The limit on passing on a member's standings: it states one after each sum."""
 
@@ -281,6 +283,15 @@ class StandingsTalk:
         links = None if but is None else self.links()
         for peer in self.peers:
             if peer != but and (links is None or peer in links):
+                self._say(peer, CHANNEL, standing)
+        if links is not None:
+            asyncio.get_running_loop().call_later(LAG_S, self._catch_up, standing)
+
+    def _catch_up(self, standing: SumStanding) -> None:
+        """Tell it to who is still behind, too: the tree may have broken, and it needs several to take a state over."""
+        for peer in self.peers if self._standings.latest.get(standing.member) is standing else ():
+            place = self._standings.place_of(peer)
+            if place is None or (place != standing.place and place.sums <= standing.sums):
                 self._say(peer, CHANNEL, standing)
 
     async def fetch(self, place: Place) -> bytearray | None:

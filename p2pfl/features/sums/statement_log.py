@@ -283,16 +283,8 @@ class StatementLog:
             raise PeerFault(f"a statement of member {post.author}, whom the federation does not have")
         if name in self._early[post.author]:
             return []
-        try:
-            if post.signature:
-                self._verify[post.author].verify(self._domain + post.body, post.signature)
-            statement = decode_statement(post.body)
-        except (CryptoError, ValueError, msgspec.MsgspecError) as error:
-            raise PeerFault(f"a statement in the name of member {post.author}: {error}") from error
-        if not post.signature and not (proven := self._proves(post.author, statement, post.body)):
-            if proven is None:
-                return []
-            raise PeerFault(f"a statement in the name of member {post.author}, who has not signed it")
+        if (statement := self._checked(post)) is None:
+            return []
         if not is_sound(post.author, statement, self._settings):
             self._refuse(post.author, name, f"it has signed a {type(statement).__name__} that no member may make")
             return []
@@ -303,6 +295,22 @@ class StatementLog:
         if taken is None or not isinstance(statement, SetupOpening):
             return [] if taken is None else [taken]
         return [taken, *self._released(name, effects)]
+
+    def _checked(self, post: Post) -> Statement | None:
+        """Return what its author says; None: without a signature, and keys are not here that might prove it.
+
+        Raises PeerFault: its author has not said it, or it is no statement.
+        """
+        try:
+            if post.signature:
+                self._verify[post.author].verify(self._domain + post.body, post.signature)
+            statement = decode_statement(post.body)
+        except (CryptoError, ValueError, msgspec.MsgspecError) as error:
+            raise PeerFault(f"a statement in the name of member {post.author}: {error}") from error
+        proven = bool(post.signature) or self._proves(post.author, statement, post.body)
+        if proven is False:
+            raise PeerFault(f"a statement in the name of member {post.author} that it has not signed")
+        return statement if proven else None
 
     def _wait(self, peer: int, post: Post, name: bytes, statement: InSetup) -> None:
         """Keep a statement until its set-up's opening comes, where there is room and that was not dropped."""

@@ -4,11 +4,12 @@
     outcome = await talk.sum(label, values, terms)      SumDone or Refused
     await talk.farewell(outcome.members)                before the sessions are closed
 
-It is the handler of the channel `sums/1`, on the event loop; on `sums/2`, beside it, posts go in short. A sender may be `WINDOW` units ahead of what the
-receiver has taken; a piece of what is too large for one message counts as several units, and what is more waits here,
-where the same statement never waits twice. Without that, neighbors that are slow to hear each other would send all they
-have again and again. Small messages go between the pieces. The receiver makes room only for a large message of the size
-of its own sum; the pieces of any other one are taken and dropped: a message lost, which the protocol bears.
+It is the handler of the channel `sums/1`, on the event loop; where a neighbor has `sums/2`, too, posts go on that, in
+short. A sender may be `WINDOW` units ahead of what the receiver has taken; a piece of what is too large for one message
+counts as several units, and what is more waits here, where the same statement never waits twice. Without that,
+neighbors that are slow to hear each other would send all they have again and again. Small messages go between the
+pieces. The receiver makes room only for a large message of the size of its own sum; the pieces of any other one are
+taken and dropped: a message lost, which the protocol bears.
 """
 
 from __future__ import annotations
@@ -342,10 +343,6 @@ class SumTalk:
     def thin_opened(self, peer: int) -> None:
         self._ends[peer][0].short = Shorthand()
 
-    def hear_thin(self, peer: int, message: ThinPost) -> None:
-        """Raises PeerFault."""
-        self.hear(peer, self._ends[peer][1].short.whole(message))
-
     def closed(self, peer: int) -> None:
         if self._ends.pop(peer, None) is not None:
             self._work.pause(peer)
@@ -358,6 +355,8 @@ class SumTalk:
 
     def _hear(self, peer: int, message: Carried) -> None:
         outgoing, incoming = self._ends[peer]
+        if isinstance(message, ThinPost):
+            message = incoming.short.whole(message)
         if isinstance(message, Credit):
             outgoing.credit(message)
             return
@@ -449,4 +448,4 @@ class ThinPosts:
 
     def hear(self, peer: int, message: ThinPost) -> None:
         """Raises PeerFault."""
-        self._talk.hear_thin(peer, message)
+        self._talk.hear(peer, message)

@@ -13,7 +13,6 @@ from p2pfl import Federation
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums import (
     KEPT,
-    LAG_S,
     LOST_S,
     MOST_VAIN,
     PATIENCE_S,
@@ -350,32 +349,6 @@ async def test_news_go_to_all_neighbors_but_the_one_who_brought_them_and_a_new_o
     talk.closed(1)
     talk.hear(2, signed(0, 9, OTHER, serial=NOW + 5))
     assert [(peer, message.serial) for peer, message in said] == [(2, NOW + 6), (3, NOW + 6)]
-
-
-def test_others_news_go_along_the_tree_of_the_sums_and_later_to_who_is_still_behind():
-    said, mine = [], standings()
-    talk = StandingsTalk(mine, lambda peer, _, message: said.append((peer, message)), 10**6)
-    talk.links = lambda: {1, 2}
-    for peer in (1, 2, 3):
-        talk.opened(peer)
-
-    async def news():
-        talk.hear(1, signed(1, 1, NEW))
-        talk.hear(2, signed(4, 1, NEW))
-        talk.spread(mine.state(P1, NOW))
-        await asyncio.sleep(0.9 * LAG_S)
-
-    in_virtual_time(news())
-    assert [(peer, each.member) for peer, each in said] == [(2, 1), (1, 4), (1, 0), (2, 0), (3, 0)]
-    mine.hear(signed(2, 2, NEW))
-
-    async def later():
-        said.clear()
-        talk.hear(2, signed(5, 1, NEW))
-        await asyncio.sleep(2 * LAG_S)
-
-    in_virtual_time(later())
-    assert [(peer, each.member) for peer, each in said] == [(1, 5), (3, 5)]
 
 
 async def test_who_takes_a_state_over_gives_nothing_more_of_the_one_before_from_that_memory(monkeypatch):

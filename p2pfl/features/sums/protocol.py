@@ -97,11 +97,6 @@ class Sums:
         self._due: set[Key | None] = {None}
         """The sums about which something was not looked at yet; None: all."""
 
-    @property
-    def links(self) -> frozenset[int] | None:
-        """The neighbors along whose tree statements go; None: they go to all."""
-        return self._log.links
-
     def opened(self, peer: int, now: float) -> list[Effect]:
         effects = Effects()
         self._log.opened(peer, effects)

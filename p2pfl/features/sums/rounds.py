@@ -425,7 +425,6 @@ class RoundsInStep(Attached):
         self._id = federation_id(setup.federation)
         standings = Standings(setup.federation, self._id, setup.identity, setup.member.index, colluders + 1)
         self.state = CommonState(node, algorithm, alike, standings, life=settings.life)
-        self.state.talk.links = lambda: self.talk.links
         self._refused = 0
         self._latest: tuple[int, ...] = ()
         self._missed: dict[int, int] = {}

@@ -222,8 +222,6 @@ CHANNEL = ExtensionChannel(
 )
 
 
-LAG_S = 1.0
-"""The time for others' standings to reach all by the tree of the sums."""
 SPREAD_PER_S, SPREAD_AT_ONCE = 20.0, 400.0
 """The limit on passing on a member's standings: it states one after each sum."""
 
@@ -243,8 +241,6 @@ class StandingsTalk:
         self._body, self._size = bytearray(), 0
         self._slow: Counter[int] = Counter()
         """How often each neighbor was given up as too slow: it is asked last, and has twice as long each time."""
-        self.links: Callable[[], Collection[int] | None] = lambda: None
-        """The neighbors to whom others' standings go; None: all."""
         self._came = asyncio.Event()
         self.news = asyncio.Event()
         self.peers: list[int] = []
@@ -279,19 +275,8 @@ class StandingsTalk:
             self.spread(self._standings.state(self._standings.place, 0))
 
     def spread(self, standing: SumStanding, but: int | None = None) -> None:
-        """Tell all neighbors this node's own standing, and others' those in the tree of its sums."""
-        links = None if but is None else self.links()
         for peer in self.peers:
-            if peer != but and (links is None or peer in links):
-                self._say(peer, CHANNEL, standing)
-        if links is not None:
-            asyncio.get_running_loop().call_later(LAG_S, self._catch_up, standing)
-
-    def _catch_up(self, standing: SumStanding) -> None:
-        """Tell it to who is still behind, too: the tree may have broken, and it needs several to take a state over."""
-        for peer in self.peers if self._standings.latest.get(standing.member) is standing else ():
-            place = self._standings.place_of(peer)
-            if place is None or (place != standing.place and place.sums <= standing.sums):
+            if peer != but:
                 self._say(peer, CHANNEL, standing)
 
     async def fetch(self, place: Place) -> bytearray | None:

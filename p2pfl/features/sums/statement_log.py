@@ -378,12 +378,9 @@ class StatementLog:
         if isinstance(statement, MemberList) and not self._is_grown:  # others may have a new tree, and wait for it
             self._links = None
             return self.neighbors
-        return first_of(self.neighbors, self._settings.index) if self.links is None else sorted(self.links)
-
-    @property
-    def links(self) -> frozenset[int] | None:
-        """The neighbors in the tree, and those that count as such; None: there is no tree."""
-        return None if self._links is None else self._links | self._mended.keys()
+        if self._links is not None:
+            return sorted(self._links | self._mended.keys())
+        return first_of(self.neighbors, self._settings.index)
 
     def compare(self, effects: Effects) -> None:
         """Ask some neighbors, in turns, if they have what is here; not at each beat while much is on its way."""

@@ -278,11 +278,6 @@ class SumTalk:
         """Set when a session begins or ends, and by a farewell."""
 
     @property
-    def links(self) -> frozenset[int] | None:
-        """As of `Sums`."""
-        return self._sums.links
-
-    @property
     def is_member(self) -> bool:
         """True if this node takes part in sums; after its start it waits for the next set-up."""
         return self._sums.setup is not None

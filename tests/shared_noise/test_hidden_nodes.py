@@ -24,6 +24,10 @@ from tests.shared_noise.conftest import ROUNDS, STEPS
 pytestmark = pytest.mark.usefixtures("hasty")
 
 
+BACK_S = 100.0
+"""The others stay until who comes back has all, however late that is."""
+
+
 @pytest.fixture
 def hidden_ward(ward, monkeypatch):
     """Make a federation with hidden models whose common step is the mean; `privacy` are further keys of its table.
@@ -32,8 +36,9 @@ def hidden_ward(ward, monkeypatch):
     """
     monkeypatch.setattr("p2pfl.learn.averaging.LEAST_RMS", 8.0)
 
-    def make(nodes=4, *, privacy=None, training=None, **tables):
-        field = ward(nodes, training=STEPS | (training or {}), gossip={"linger_s": 3.0, "compressor": None}, **tables)
+    def make(nodes=4, *, privacy=None, training=None, linger_s=3.0, **tables):
+        gossip = {"linger_s": linger_s, "compressor": None}
+        field = ward(nodes, training=STEPS | (training or {}), gossip=gossip, **tables)
         field.tables["privacy"] = {"hide": "models", "bits": 16, "outer": "mean"} | (privacy or {})
         field.write()
         return field
@@ -76,9 +81,7 @@ async def test_who_dies_takes_its_group_out_and_is_back_with_the_others(hidden_w
 
     monkeypatch.setattr(AveragedRounds, "next_model", next_model)
     monkeypatch.setattr("p2pfl.features.sums.rounds.FIRST_S", 4.0)  # node 1 is in the first sums on a busy machine, too
-    field = hidden_ward(7, training={"method": "variate"})
-    field.tables["gossip"]["linger_s"] = 100.0  # the others stay until node 1 has all, however late it is back
-    field.write()
+    field = hidden_ward(7, training={"method": "variate"}, linger_s=BACK_S)
     crashed = crash_at(monkeypatch, SumRounds, "_make_part", 1, lambda one: one.algorithm.facts.rounds >= 2, after=True)
     nodes = start(field)
     await broken_off(nodes[1], crashed)
@@ -123,7 +126,7 @@ async def test_a_node_of_the_version_before_sums_with_the_others(hidden_ward, st
 
 
 async def test_a_node_that_crashes_with_a_sum_in_hand_is_back_with_the_others(hidden_ward, start, seen, monkeypatch):
-    field = hidden_ward(training={"method": "variate"})
+    field = hidden_ward(training={"method": "variate"}, linger_s=BACK_S)
     crashed = crash_at(monkeypatch, CommonState, "commit", 1, lambda one: one.algorithm.facts.rounds == 2, after=False)
     nodes = start(field)
     await broken_off(nodes[1], crashed)

@@ -85,7 +85,7 @@ VECTORS = 2.0
 STATEMENT_BYTES = 1000
 """The bytes that a member sends for a sum for each other member, besides vectors: `python benchmarks/sums.py`.
 
-The sum itself takes 440; the rest is its share of a set-up."""
+The sum itself takes 250; the rest is its share of a set-up, frames, and where members stand."""
 
 
 def bytes_each(entries: int, members: int) -> int:

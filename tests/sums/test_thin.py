@@ -307,6 +307,24 @@ def test_a_seed_whose_set_up_is_not_known_here_is_no_fault_and_not_kept():
     assert not other.held_up
 
 
+def test_a_member_that_was_restarted_hands_seeds_on_although_its_own_keys_of_before_are_not_kept():
+    """All ways between the others of two halves lead through it."""
+    count, middle = 16, 7
+    world = SumWorld(count, [*complete(middle + 1), *((a + middle, b + middle) for a, b in complete(count - middle))])
+    world.ask_all("one")
+    world.run()
+    first, world.on_outcome = len(world.messages), lambda *_: None
+    world.crash(middle)
+    world.start(middle)
+    for index in {*range(count)} - {middle}:
+        world.ask(index, "two")
+    world.run()
+    world.check()
+    assert {done.members for _, done in world.done if done.label == "two"} == {(*range(middle), *range(8, count))}
+    assert {bool(each.signature) for each in reveals(world, first)} == {True, False}
+    assert not world.held_up
+
+
 # -- posts in short ---------------------------------------------------------------------------------------------------
 
 

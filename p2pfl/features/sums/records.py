@@ -170,17 +170,17 @@ class Records:
     def proves(self, author: int, statement: Statement, body: bytes) -> bool | None:
         """True if a statement needs no signature, as nobody could make another one: a seed that its author's keys name.
 
-        And all members of the set-up understand that. None: their keys are not all here.
+        And all members of the set-up understand that. None: their keys are not all here; those of this node's own that
+        it has forgotten by a restart do not count.
         """
         if not isinstance(statement, Reveal) or statement.shares or body != encode_statement(statement):
             return False
         named = self.tally(statement.setup).named
         keys = self.keys_of(named)
-        if author not in keys or keys.keys() != named.keys():
+        if author not in keys or named.keys() - keys.keys() - {self._settings.index}:
             return None
-        return all(each.serial >= PLAIN for each in keys.values()) and keys[author].has_seed(
-            statement.number, statement.own
-        )
+        is_plain = all(each.serial >= PLAIN for each in keys.values())
+        return is_plain and keys[author].has_seed(statement.number, statement.own)
 
     def keys_of(self, named: Mapping[int, bytes]) -> dict[int, Keys]:
         """The keys that an opening names, as far as they are here (yet)."""

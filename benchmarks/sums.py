@@ -37,7 +37,7 @@ import faces  # noqa: F401 - its kits import names from packages
 from sum_world import SumWorld
 
 from p2pfl.features.sums import statement_log
-from p2pfl.features.sums.messages import BranchPart, Message, Post, Shorthand, Total
+from p2pfl.features.sums.messages import BranchPart, Message, Total
 
 ENCODE = msgspec.msgpack.Encoder().encode
 FIRST, LABEL = "first sum", "sum"
@@ -64,7 +64,7 @@ class CountedWorld(SumWorld):
     """Counts all messages from `begin` on."""
 
     def __init__(self, count: int, edges: list[tuple[int, int]], **changes: Any) -> None:
-        self._sizes, self._shorts, self.deadlines = {}, {}, {}
+        self._sizes, self.deadlines = {}, {}
         self.began_s, self.counted, self.counted_bytes = 0.0, 0, 0
         super().__init__(count, edges, **changes)
 
@@ -81,19 +81,11 @@ class CountedWorld(SumWorld):
             if not isinstance(message, BranchPart | Total) or self.size <= MOST_WATCHED:
                 self.watch.see(message)
         self.counted += 1
-        self.counted_bytes += self._size_of(index, peer, message)
+        self.counted_bytes += self._sizes[id(message)][1]
         least_s, most_s = self.link.delay_s
         self._count += 1
         at = self.now + least_s + (most_s - least_s) * self.random.random()
         heapq.heappush(self._queue, (at, self._count, partial(self._come, edge, index, peer, message)))
-
-    def _size_of(self, index: int, peer: int, message: Message) -> int:
-        short = self._shorts.setdefault((index, peer), Shorthand())
-        thin = short.thin(message) if isinstance(message, Post) else None
-        if thin is None:
-            return self._sizes[id(message)][1]
-        short.whole(thin)
-        return len(ENCODE(thin))
 
     def _come(self, edge: tuple[int, int], index: int, peer: int, message: Message) -> None:
         """Nobody starts again here, so who has an edge is who had it when this was sent."""

@@ -161,7 +161,10 @@ def _probe_all(boards: Sequence[Board]) -> dict[Board, Probe]:
         answers = dict(zip(boards, pool.map(_probe, boards), strict=True))
     if failures := [answer for answer in answers.values() if isinstance(answer, UserError)]:
         raise ExceptionGroup("boards", failures)
-    return {board: answer for board, answer in answers.items() if isinstance(answer, Probe)}
+    probes = {board: answer for board, answer in answers.items() if isinstance(answer, Probe)}
+    for board, probe in probes.items():
+        click.echo(f"{board.node}: {board.host} has {probe.kind.processor}, Python {probe.kind.python}", err=True)
+    return probes
 
 
 def _probe(board: Board) -> Probe | UserError:
@@ -177,7 +180,6 @@ def _probe(board: Board) -> Probe | UserError:
             f"its clock is {off_s / CLOCK_S:+.0f} days from this computer's: ssh {board.host} sudo date -s @$(date +%s)"
         )
         return UserError(text, file=board.host)
-    click.echo(f"{board.node}: {board.host} has {words[0]}, Python {words[1]}", err=True)
     return Probe(Kind(*words[:3]), int(words[3]) << 10)
 
 

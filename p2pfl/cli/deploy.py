@@ -173,7 +173,8 @@ def _probe(board: Board) -> Probe | UserError:
     words = next((line.split()[1:] for line in said if line.startswith("probe ")), [])
     if code or len(words) != 5:
         last = next((line.removeprefix("error: ") for line in reversed(said) if line.strip()), "no answer")
-        return UserError(last, file=board.host, allowed="what `ssh` reaches" if code == NO_CONNECTION else None)
+        hint = f": `ssh {board.host}` must work without a password (ssh-copy-id)" if code == NO_CONNECTION else ""
+        return UserError(last + hint, file=board.host)
     off_s = int(words[4]) - time.time()
     if abs(off_s) > CLOCK_S:
         text = (

@@ -12,10 +12,12 @@ import subprocess
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from shutil import which
 from typing import NamedTuple
 
 import click
@@ -42,8 +44,6 @@ $as_root bash "$folder/bundle/install.sh" """
 """What a board's shell runs; the words for install.sh follow."""
 CLOCK_S = 86_400
 NO_CONNECTION, LAST_LINES = 255, 30
-AARCH64_TORCH, AARCH64_TORCH_OF_INDEX = "torch<2.10", "torch!=2.10.*"
-"""As in install.sh, which says why."""
 
 Files = Sequence[tuple[Path, str]]
 """What a board is sent: files or folders, each with its name there."""
@@ -54,11 +54,8 @@ class Board(NamedTuple):
     host: str
 
 
-class Probe(NamedTuple):
-    """What a board says of itself."""
-
-    kind: Kind
-    free_bytes: int
+Probe = tuple[Kind, int]
+"""A board's kind, and its free bytes."""
 
 
 @click.group()
@@ -98,28 +95,28 @@ def push(
     and tried beside the one that runs, then the service is switched over; if the node does not answer, back. The first
     board that fails ends the push: all others go on as they are. Exit code 1: a board failed.
     """
+    if which("ssh") is None:
+        raise UserError("ssh is not installed on this computer")
     described = load_config(federation)
     boards, folder = _boards(described, targets), described.path.absolute().parent
     if rollback:
-        for board in boards:
-            _install(board, boards, _files([]), ["--rollback", "--node", board.node])
+        _install({board: _files([]) for board in boards}, ["--rollback"])
         return
     probes, bundles, own = _probe_all(boards), dict[Kind, Path](), folder / "requirements.txt"
     extras = ",".join(["lan", *(["torch"] * (torch != "none")), *(["privacy"] * (described.privacy is not None))])
     with tempfile.TemporaryDirectory() as name:
         wheel = source or own_wheel(Path(name))
-        for kind in dict.fromkeys(probe.kind for probe in probes.values()):
+        for kind in dict.fromkeys(kind for kind, _ in probes.values()):
             click.echo(f"bundle for {kind.processor}, Python {kind.python}: {wheel.name}", err=True)
             words = [*_torch_words(torch, torch_index, kind), *(("-r", own) if own.is_file() else ())]
             place = bundle or folder.with_name(f"{folder.name}.bundles")
             bundles[kind] = make_bundle(kind, wheel, extras, words, place)
-    for board, probe in probes.items():
-        if probe.free_bytes < (needs := needs_bytes(bundles[probe.kind])):
-            text = f"too little room in /opt or /var/tmp: {probe.free_bytes >> 20} MB free, {needs >> 20} MB needed"
+    for board, (kind, free) in probes.items():
+        if free < (needs := needs_bytes(bundles[kind])):
+            text = f"too little room in /opt or /var/tmp: {free >> 20} MB free, {needs >> 20} MB needed"
             raise UserError(text, file=board.host)
-    for board in boards:
-        files = _files([(bundles[probes[board].kind], "bundle")], described, board.node)
-        _install(board, boards, files, ["--node", board.node, "--start", "$folder/federation"])
+    every = {board: _files([(bundles[kind], "bundle")], described, board.node) for board, (kind, _) in probes.items()}
+    _install(every, ["--start", "$folder/federation"])
 
 
 def _boards(federation: FederationConfig, targets: Sequence[str]) -> list[Board]:
@@ -145,32 +142,28 @@ def _boards(federation: FederationConfig, targets: Sequence[str]) -> list[Board]
 
 def _torch_words(torch: str, index: str | None, kind: Kind) -> list[str | Path]:
     """Return pip's words for torch. Raises UserError: a torch without CUDA needs an index."""
-    words: list[str | Path] = [] if index is None else ["--extra-index-url", index]
-    if torch == "cpu" and kind.processor == "aarch64":
-        return [AARCH64_TORCH_OF_INDEX if words else AARCH64_TORCH, *words]
-    if torch == "cpu" and not words:
+    if torch == "cpu" and index is None and kind.processor != "aarch64":
         allowed = "cpu with --torch-index URL, default (with gigabytes of CUDA), or none for a task without torch"
         text = f"for {kind.processor} a torch without CUDA is only in PyTorch's own index"
         raise UserError(text, key="--torch", value=torch, allowed=allowed)
-    return words
+    is_aarch64 = torch == "cpu" and kind.processor == "aarch64"  # install.sh says why
+    words = [] if index is None else ["--extra-index-url", index]
+    return [*words, *(["torch!=2.10.*" if index else "torch<2.10"] if is_aarch64 else [])]
 
 
 def _probe_all(boards: Sequence[Board]) -> dict[Board, Probe]:
     """Look at all boards at once. Raises an ExceptionGroup of UserErrors: some cannot be used."""
     with ThreadPoolExecutor(16) as pool:
-        answers = dict(zip(boards, pool.map(_probe, boards), strict=True))
-    if failures := [answer for answer in answers.values() if isinstance(answer, UserError)]:
+        answers = list(pool.map(_probe, boards))
+    if failures := [answer for answer in answers if isinstance(answer, UserError)]:
         raise ExceptionGroup("boards", failures)
-    probes = {board: answer for board, answer in answers.items() if isinstance(answer, Probe)}
-    for board, probe in probes.items():
-        click.echo(f"{board.node}: {board.host} has {probe.kind.processor}, Python {probe.kind.python}", err=True)
-    return probes
+    return {board: answer for board, answer in zip(boards, answers, strict=True) if not isinstance(answer, UserError)}
 
 
 def _probe(board: Board) -> Probe | UserError:
     said: list[str] = []
     code = _run(board, _files([]), ["--probe"], said.append)
-    words = next((line.split()[1:] for line in said if line.startswith("probe ")), [])
+    *_, words = [[], *(line.split()[1:] for line in said if line.startswith("probe "))]
     if code or len(words) != 5:
         last = next((line.removeprefix("error: ") for line in reversed(said) if line.strip()), "no answer")
         hint = f": `ssh {board.host}` must work without a password (ssh-copy-id)" if code == NO_CONNECTION else ""
@@ -181,7 +174,7 @@ def _probe(board: Board) -> Probe | UserError:
             f"its clock is {off_s / CLOCK_S:+.0f} days from this computer's: ssh {board.host} sudo date -s @$(date +%s)"
         )
         return UserError(text, file=board.host)
-    return Probe(Kind(*words[:3]), int(words[3]) << 10)
+    return Kind(*words[:3]), int(words[3]) << 10
 
 
 def _files(more: Files, federation: FederationConfig | None = None, node: str = "") -> Files:
@@ -192,8 +185,7 @@ def _files(more: Files, federation: FederationConfig | None = None, node: str = 
     others = {member.name for member in federation.members} - {node}
     for entry in sorted(federation.path.parent.iterdir()):
         is_node = entry.name in others or any((entry / name).exists() for name in ("node.key", "node.toml"))
-        of_admin = entry.suffix == ".key" or entry.name == "invites.json"
-        if entry.name == node or not (is_node or of_admin or entry.name.startswith(".")):
+        if entry.name == node or not (is_node or entry.name == "invites.json" or entry.name.startswith(".")):
             files.append((entry, f"federation/{entry.name}"))
     return files
 
@@ -202,42 +194,43 @@ def _run(board: Board, files: Files, words: Sequence[str], heard: Callable[[str]
     """Run install.sh on a board, pass on each line that it prints, and return its exit code."""
     quoted = " ".join(f'"{word}"' if word.startswith("$folder/") else shlex.quote(word) for word in words)
     command = [*SSH, board.host, f"sh -c {shlex.quote(f'{REMOTE}{quoted} </dev/null 2>&1')}"]
-    try:
-        process = subprocess.Popen(  # noqa: S603 - the host begins with no dash
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=1 << 16
-        )
-    except FileNotFoundError:
-        raise UserError("ssh is not installed on this computer") from None
-    with process:
+    with subprocess.Popen(  # noqa: S603 - the host begins with no dash
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
         assert process.stdin is not None  # noqa: S101 - it is a pipe
         with suppress(BrokenPipeError), process.stdin as stream, tarfile.open(fileobj=stream, mode="w|") as archive:
             for path, name in files:
-                archive.add(path, name, filter=_private)
+                archive.add(path, name, filter=partial(_private, board.node))
         for line in process.stdout or ():
             heard(line.decode(errors="replace").rstrip())
     return process.returncode
 
 
-def _private(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Leave out what stays here; nobody but its owner may read the rest."""
-    parts = entry.name.split("/")
-    if "__pycache__" in parts or (parts[0] == "federation" and parts[2:3] == ["state"]):
+def _private(node: str, entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Leave out what stays here, and nobody but its owner may read the rest."""
+    _, *inside = entry.name.split("/")
+    is_state, is_other_key = inside == [node, "state"], entry.name.endswith(".key") and inside[:1] != [node]
+    if is_state or is_other_key or "__pycache__" in inside:
         return None
     return entry.replace(mode=0o700 if entry.isdir() else 0o600, uid=0, gid=0, uname="", gname="", deep=False)
 
 
-def _install(board: Board, boards: Sequence[Board], files: Files, words: Sequence[str]) -> None:
-    """Run install.sh on a board, and show its steps. Raises P2PFLError: it failed."""
-    head, log, begun = f"{board.node:{max(len(one.node) for one in boards)}}  ", list[str](), time.monotonic()
+def _install(every: Mapping[Board, Files], words: Sequence[str]) -> None:
+    """Run install.sh on one board after the other, and show its steps. Raises P2PFLError: one failed."""
+    shown = set[str]()
+    for index, (board, files) in enumerate(every.items()):
+        log, begun, head = list[str](), time.monotonic(), f"{board.node:{max(len(one.node) for one in every)}}  "
 
-    def heard(line: str) -> None:
-        log.append(line)
-        if line.startswith(("* ", "warning: ", "error: ")):
-            click.echo(head + line.removeprefix("* "), err=True)
+        def heard(line: str, head: str = head, log: list[str] = log) -> None:
+            if not line.startswith(("* ", "warning: ", "error: ")):
+                log.append(f"{head}| {line}")
+            elif line not in shown:
+                click.echo(head + line.removeprefix("* "), err=True)
+            if line.startswith("warning: "):  # what `check` says of the federation, it says on each board
+                shown.add(line)
 
-    if code := _run(board, files, words, heard):
-        for line in [line for line in log if not line.startswith(("* ", "warning: ", "error: "))][-LAST_LINES:]:
-            click.echo(f"{head}| {line}", err=True)
-        rest = ", ".join(one.node for one in boards[boards.index(board) + 1 :])
-        raise P2PFLError(f"{board.node} failed with {code}, as said above" + (f"; not touched: {rest}" if rest else ""))
-    click.echo(f"{head}runs, {time.monotonic() - begun:.0f} s", err=True)
+        if code := _run(board, files, ["--node", board.node, *words], heard):
+            click.echo("\n".join(log[-LAST_LINES:]), err=True)
+            rest = ", ".join(one.node for one in [*every][index + 1 :])
+            raise P2PFLError(f"{board.node} failed with {code}" + (f"; not touched: {rest}" if rest else ""))
+        click.echo(f"{head}runs, {time.monotonic() - begun:.0f} s", err=True)

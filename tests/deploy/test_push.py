@@ -83,7 +83,7 @@ def push(five_boards, tmp_path, monkeypatch, capsys):
 
 
 def test_each_board_gets_its_own_key_alone_by_stdin_and_nobody_else_may_read_it(push):
-    for name in ("invites.json", "other.key", "pi1/state/log", "task.py"):
+    for name in ("invites.json", "more/other.key", "pi1/state/log", "pi1/tls.key", "task.py"):
         (push.five / name).parent.mkdir(exist_ok=True)
         (push.five / name).write_text("x", encoding="ascii")
     code, said = push("pi@pi1", "pi2=pi@pi2", "pi@pi3.local")
@@ -91,7 +91,8 @@ def test_each_board_gets_its_own_key_alone_by_stdin_and_nobody_else_may_read_it(
     for host, name in ("pi1", "pi1"), ("pi2", "pi2"), ("pi3.local", "pi3"):
         sent = push.sent(host)
         ours = {path.removeprefix("federation/") for path in sent if path.startswith("federation/")}
-        assert ours == {"federation.toml", "task.py", f"{name}/node.toml", f"{name}/node.key"}
+        own = {"node.toml", "node.key", *(["tls.key"] if name == "pi1" else [])}
+        assert ours == {"federation.toml", "task.py", *(f"{name}/{file}" for file in own)}
         assert {entry.mode for entry in sent.values()} == {0o600}
         assert not [path for path in push.sent(host, "probe") if not path.startswith("bundle/")]
         assert (push.five / name / "node.key").read_text(encoding="ascii").strip() not in push.words()
@@ -190,7 +191,7 @@ def test_the_first_board_that_fails_ends_the_push(push):
         "pi2  switching",
         "pi2  error: no",
         "pi2  | deep",
-        "pi2 failed with 1, as said above; not touched: pi3",
+        "pi2 failed with 1; not touched: pi3",
     ):
         assert line in text
 

@@ -158,6 +158,9 @@ check_machine() {
     if [ -z "$root$dry_run" ]; then
         [ "$(id -u)" -eq 0 ] || refuse "this changes the system: run it with sudo, or look first with --dry-run"
         [ -d /run/systemd/system ] || refuse "systemd does not run here"
+        local lock
+        exec {lock}>/run/p2pfl-install.lock
+        [ -n "$probe" ] || flock -n "$lock" || refuse "another install.sh is at work here: wait for its end"
     fi
 }
 
@@ -689,7 +692,8 @@ roll_back() {
     software=$prefix/$wanted start=yes
     [ -x "$software/bin/p2pfl" ] || refuse "$software is gone"
     step "trying $wanted"
-    run_as_node "$software/bin/p2pfl" check "$home" ||
+    # Not bin/p2pfl: in an environment that was moved here it names the Python of the present one.
+    run_as_node "$software/bin/python" -m p2pfl check "$home" ||
         refuse "the version before cannot go on with what is here, as said above: nothing was changed"
     switch_to "$wanted"
 }

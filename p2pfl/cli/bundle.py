@@ -48,7 +48,7 @@ class Kind(NamedTuple):
 
     def pip_words(self) -> list[str]:
         """Return pip's options for the wheels that such a board runs."""
-        newest = int(self.libc.partition(".")[2])
+        newest = int(self.libc.split(".")[1])
         tags = [f"manylinux_2_{minor}" for minor in range(newest, OLDEST_LIBC - 1, -1)] + ["manylinux2014", "linux"]
         platforms = [f"--platform={tag}_{self.processor}" for tag in tags]
         return ["--only-binary", ":all:", "--implementation", "cp", "--python-version", self.python, *platforms]

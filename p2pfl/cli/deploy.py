@@ -25,7 +25,9 @@ import click
 from p2pfl.cli.bundle import Kind, installer, make_bundle, needs_bytes, own_wheel
 from p2pfl.config.load import load_config
 from p2pfl.config.model import FederationConfig
+from p2pfl.console import seconds_now
 from p2pfl.errors import P2PFLError, UserError
+from p2pfl.foreign import printable
 from p2pfl.net.address import is_loopback, parse_address
 
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=15", "--")
@@ -58,7 +60,7 @@ Probe = tuple[Kind, int]
 """A board's kind, and its free bytes."""
 
 
-@click.group()
+@click.group(epilog="\b\nExample:\n  p2pfl deploy push five pi@pi1 pi@pi2")
 def deploy() -> None:
     """Install and update boards over ssh."""
 
@@ -166,9 +168,9 @@ def _probe(board: Board) -> Probe | UserError:
     *_, words = [[], *(line.split()[1:] for line in said if line.startswith("probe "))]
     if code or len(words) != 5:
         last = next((line.removeprefix("error: ") for line in reversed(said) if line.strip()), "no answer")
-        hint = f": `ssh {board.host}` must work without a password (ssh-copy-id)" if code == NO_CONNECTION else ""
+        hint = f": `ssh {board.host}` must work without a question (ssh-copy-id)" if code == NO_CONNECTION else ""
         return UserError(last + hint, file=board.host)
-    off_s = int(words[4]) - time.time()
+    off_s = int(words[4]) - seconds_now()
     if abs(off_s) > CLOCK_S:
         text = (
             f"its clock is {off_s / CLOCK_S:+.0f} days from this computer's: ssh {board.host} sudo date -s @$(date +%s)"
@@ -202,7 +204,7 @@ def _run(board: Board, files: Files, words: Sequence[str], heard: Callable[[str]
             for path, name in files:
                 archive.add(path, name, filter=partial(_private, board.node))
         for line in process.stdout or ():
-            heard(line.decode(errors="replace").rstrip())
+            heard(printable(line.decode(errors="replace").rstrip()))
     return process.returncode
 
 

@@ -48,6 +48,7 @@ case $verb in
 list-units) if runs; then echo "p2pfl@$name.service loaded active running"; fi ;;
 start | enable)
     runs && exit
+    for opened in {3..30}; do eval "exec $opened>&-"; done
     cd /var/lib/p2pfl || exit 1
     command=$(sed -n 's/^ExecStart=//p' '/etc/systemd/system/p2pfl@.service')
     setsid setpriv --reuid p2pfl --regid p2pfl --clear-groups ${command//%i/$name} </dev/null >>/run/log 2>&1 &

@@ -128,8 +128,8 @@ class Boards(Lan):
     def environments(self, name):
         return sorted(self.on(name, "ls /opt/p2pfl/env").split()), self.on(name, "readlink /opt/p2pfl/venv")
 
-    def release(self, version, changes=()):
-        """A wheel of this p2pfl, with some lines put at the ends of files; it needs nothing but what is lent."""
+    def release(self, version, where="", line=""):
+        """A wheel of this p2pfl, with a line put at the end of a file; it needs nothing but what is lent."""
         (built,) = self.folder.glob("built/*.whl")
         head = built.name.split("-")[1]
         file = self.folder / f"releases/p2pfl_gossip-{version}-py3-none-any.whl"
@@ -140,7 +140,7 @@ class Boards(Lan):
                 if name.endswith("METADATA"):
                     text = content.decode().replace(f"Version: {head}\n", f"Version: {version}\n", 1)
                     content = re.sub("(?m)^Requires-Dist: .*\n", "", text).encode()
-                content += "".join(line for where, line in changes if where == name).encode()
+                content += f"\n{line}\n".encode() if name == where else b""
                 new.writestr(name.replace(f"p2pfl_gossip-{head}", f"p2pfl_gossip-{version}"), content)
         return file
 
@@ -178,65 +178,52 @@ def boards(tmp_path, tool):
         yield box
 
 
+BROKEN = {
+    "raises where it is tried": ("p2pfl/node/application.py", "raise ImportError('worn')", "worn"),
+    "reads no such state": ("p2pfl/engine/changes.py", "FORMAT = 2", "state has format 3, this software reads 2"),
+    "ends when it runs": ("p2pfl/cli/run.py", "raise SystemExit('broken')", "switching back to env/9.0-"),
+}
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_from_five_empty_boards_to_a_federation_and_through_good_and_bad_updates(boards):
     begun = time.monotonic()
-    first = boards.push("--source", boards.release("9.0"))
-    assert first.returncode == 0, first.stderr
-    sys.stderr.write(f"{first.stderr}{time.monotonic() - begun:.0f} s\n")
+
+    def push(*words, names=("pi1",), code=0):
+        done = boards.push(*words, names=names)
+        sys.stderr.write(f"after {time.monotonic() - begun:.0f} s: {words}\n{done.stderr}")
+        assert done.returncode == code
+        return done.stderr
+
+    push("--source", boards.release("9.0"), names=NAMES)
     assert all(boards.trains_on(name) for name in NAMES)
     (nine,), link = boards.environments("pi1")
     assert link == f"env/{nine}"
-    assert boards.on(
-        "pi1", "cd /var/lib/p2pfl; stat -c '%a %U' pi1 pi1/node.key; ls */node.key; ls /var/tmp"
-    ).split() == [
-        *("700", "p2pfl", "600", "p2pfl"),
-        "pi1/node.key",
-    ]
+    listed = boards.on("pi1", "cd /var/lib/p2pfl; stat -c '%a %U' pi1 pi1/node.key; ls */node.key; ls /var/tmp")
+    assert listed.splitlines() == ["700 p2pfl", "600 p2pfl", "pi1/node.key"]
 
-    for name, changes, said in (
-        ("dies in the trial", [("p2pfl/node/application.py", "\nraise ImportError('worn')\n")], "worn"),
-        (
-            "knows no such state",
-            [("p2pfl/engine/changes.py", "\nFORMAT = 2\n")],
-            "state has format 3, this software reads 2",
-        ),
-    ):
-        number = boards.on("pi1", "cat /run/unit")
-        bad = boards.push("--source", boards.release("9.1", changes), names=("pi1", "pi2"))
-        assert bad.returncode == 1, name
-        assert said in bad.stderr, name
-        assert "not touched: pi2" in bad.stderr
-        assert boards.on("pi1", "cat /run/unit") == number, "the node was stopped"
-        assert boards.environments("pi1") == ([nine], link)
-
-    file = boards.five / "federation.toml"
+    file, number = boards.five / "federation.toml", boards.on("pi1", "cat /run/unit")
     before = file.read_text(encoding="utf-8")
     file.write_text(before.replace("rounds = 1000000", "rounds = 2000000"), encoding="utf-8")
-    dies = boards.push(
-        "--source",
-        boards.release("9.1", [("p2pfl/cli/run.py", "\nraise SystemExit('broken')\n")]),
-        names=("pi1", "pi2"),
-    )
+    for how, (where, line, expected) in BROKEN.items():
+        said = push("--source", boards.release("9.1", where, line), names=("pi1", "pi2"), code=1)
+        assert expected in said, how
+        assert "not touched: pi2" in said
+        assert boards.environments("pi1") == ([nine], link)
+        assert "rounds = 1000000" in boards.on("pi1", "cat /var/lib/p2pfl/federation.toml")
+        was_stopped = boards.on("pi1", "cat /run/unit") != number
+        assert was_stopped == (how == "ends when it runs"), how
     file.write_text(before, encoding="utf-8")
-    assert dies.returncode == 1
-    assert "pi1  switching back to env/9.0-" in dies.stderr
-    assert "broken" in dies.stderr
-    assert boards.environments("pi1") == ([nine], link)
-    assert "rounds = 1000000" in boards.on("pi1", "cat /var/lib/p2pfl/federation.toml")
-    assert all(boards.trains_on(name) for name in NAMES)
+    assert all(boards.trains_on(name) for name in ("pi1", "pi2"))
 
-    good = boards.push("--source", boards.release("9.2"), names=("pi1", "pi2"))
-    assert good.returncode == 0, good.stderr
+    push("--source", boards.release("9.2"))
     both, link = boards.environments("pi1")
     assert [one.partition("-")[0] for one in both] == ["9.0", "9.2"]
     assert link.startswith("env/9.2-")
-    assert all(boards.trains_on(name) for name in NAMES), "two versions together"
-    back = boards.push("--rollback", names=("pi1",))
-    assert back.returncode == 0, back.stderr
+    assert all(boards.trains_on(name) for name in ("pi1", "pi2")), "two versions together"
+    push("--rollback")
     assert boards.environments("pi1") == (both, f"env/{nine}")
     assert boards.trains_on("pi1")
-    third = boards.push("--source", boards.release("9.3"), names=("pi1",))
-    assert third.returncode == 0, third.stderr
+    push("--source", boards.release("9.3"))
     assert [one.partition("-")[0] for one in boards.environments("pi1")[0]] == ["9.0", "9.3"]

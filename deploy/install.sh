@@ -6,7 +6,7 @@ umask 022
 
 USER_NAME=p2pfl
 UNIT='p2pfl@.service'
-ANSWERS_WITHIN_S=120
+ANSWERS_WITHIN_S=900 # TimeoutStartSec of the unit: a node may read large tables first
 # On aarch64, torch 2.10 dies with "illegal instruction" on a Raspberry Pi 3 or 4, which lack the atomics of ARMv8.1,
 # and from 2.11 on it brings CUDA along, unless it comes from PyTorch's own CPU index.
 AARCH64_TORCH='torch<2.10'
@@ -585,9 +585,10 @@ switch_to() {
     if [ "$to" = "$old" ] && { [ ! -d "$staged" ] || ! differs; }; then
         run rm -rf "$staged"
         say "$venv and $home have all of this already"
+        trap show_log EXIT
         start_node
-        trap - EXIT
         must_answer
+        trap - EXIT
         return
     fi
     if [ -n "$start" ] && [ -n "$old" ] && answers; then answered=yes; fi
@@ -611,10 +612,7 @@ switch_to() {
 }
 
 must_answer() {
-    if [ -z "$start" ] || [ -n "$dry_run" ] || node_answers; then return; fi
-    warn "p2pfl@$node has stopped or does not answer; the end of its log:"
-    journalctl -u "p2pfl@$node" -n 20 --no-pager >&2 || true
-    exit 1
+    [ -z "$start" ] || [ -n "$dry_run" ] || node_answers || exit 1
 }
 
 wake() {
@@ -622,16 +620,23 @@ wake() {
     start_node
 }
 
+show_log() {
+    warn "p2pfl@$node has stopped or does not answer; the end of its log:"
+    journalctl -u "p2pfl@$node" -n 20 --no-pager >&2 || true
+}
+
 # However the switch failed. What there was before runs again.
 go_back() {
     trap - EXIT
     set +e
+    show_log
     systemctl_run stop 'p2pfl@*'
     if [ -z "$old" ]; then
         step "failed: the environment stays, and the service is stopped"
         return
     fi
     step "switching back to $old"
+    run rm -rf "$staged"
     point "$venv" "$old"
     if [ -f "$venv/$UNIT" ]; then install_unit "$venv/$UNIT"; fi
     restore_previous
@@ -670,20 +675,19 @@ answers() {
     grep -Eq "^(http[^,]*,$node,[a-z]+,[0-9]|,$node,.*runs without a page)" <<<"$said"
 }
 
-# Waits for that. A node that did not answer before, such as one that waits to be a member, need only run.
+# Waits for that. One that did not answer before, such as one that waits to be a member, need only be ready for systemd.
 node_answers() {
     local end=$((SECONDS + ANSWERS_WITHIN_S))
     step "waiting for its answer"
     while [ "$SECONDS" -lt "$end" ]; do
         case $(systemctl is-active "p2pfl@$node.service") in
-            active) if answers; then return 0; fi ;;
+            active) if [ -z "$answered" ] || answers; then return 0; fi ;;
             inactive) return 0 ;; # its rounds are done
             *) return 1 ;;
         esac
         sleep 1
     done
-    [ -z "$answered" ] || return 1
-    warn "p2pfl@$node runs, and does not answer yet"
+    return 1
 }
 
 roll_back() {

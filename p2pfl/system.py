@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from p2pfl.errors import UserError
@@ -79,6 +79,17 @@ else:
         return peak if sys.platform == "darwin" else 1024 * peak
 
 
+def written_bytes() -> int | None:
+    """Return the bytes that this process has given to disks, in whole pages, without the file system's own records (see
+    proc_pid_io(5)); None where the system does not say.
+    """
+    try:
+        told = dict(line.split(": ") for line in Path("/proc/self/io").read_text(encoding="ascii").splitlines())
+        return int(told["write_bytes"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
 def sync(fd: int, *, only_content: bool = False) -> None:
     """Make what was written to a file durable; with `only_content` not its times. Raises OSError: the disk refused."""
     if sys.platform == "darwin":  # its fsync leaves everything in the drive's cache
@@ -103,6 +114,17 @@ def sync_folder(folder: Path) -> None:
             sync(fd)
         finally:
             os.close(fd)
+
+
+def make_folder(folder: Path) -> None:
+    """Create the folder, for its owner alone, and those above it where they are missing; the names are then durable, or
+    a power failure could take the folder with all that was synced in it.
+    """
+    missing = [each for each in folder.parents if not each.exists()]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for each in (folder, *missing):
+        with suppress(PermissionError):  # a folder above that others own, and that was there
+            sync_folder(each.parent)
 
 
 @contextmanager

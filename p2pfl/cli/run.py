@@ -33,6 +33,9 @@ LINE_EVERY_S = 10.0
 MOST_LINES = 1000
 LAST_LINES_S = 2.0
 LAST_PHASES = ("finished", "stopped")
+BURST, LATER_S = 100.0, 600.0
+"""Of what one line of the code logs, so many lines pass at once, later one in so many seconds: 244 in a day."""
+MOST_CHARACTERS = 2000
 
 
 @click.command(
@@ -71,6 +74,7 @@ def be_node(
     """Run the node and exit the process. `maker`, called with thread limits set, may supply another `Application`."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node installs its own handlers
     log_to_stderr(f"%(asctime)s {name} %(levelname)s %(message)s", logging.WARNING, "%H:%M:%S")
+    logging.getLogger().handlers[0].addFilter(LogBound())
     logging.getLogger("p2pfl").setLevel(logging.INFO if verbose else logging.WARNING)
     described = load_config(federation)
     file = config or node_file(described, name)
@@ -105,6 +109,30 @@ def _leave(code: int) -> NoReturn:
     PRINTER.finish()
     logging.shutdown()
     os._exit(code)
+
+
+class LogBound(logging.Filter):
+    """Bounds what a node logs in a day, whatever happens to it. A line says how many like it were left out before."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._places: dict[tuple[str, int, int], tuple[float, float, int]] = {}
+        """For each place in the code and level: how many lines may pass, since when, and the number left out."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        place, now = (record.pathname, record.lineno, record.levelno), self._clock()
+        left, since, out = self._places.get(place, (BURST, now, 0))
+        left = min(BURST, left + (now - since) / LATER_S)
+        if left < 1.0:
+            self._places[place] = left, now, out + 1
+            return False
+        self._places[place] = left - 1.0, now, 0
+        text = record.getMessage()
+        if out or len(text) > MOST_CHARACTERS:
+            more = f" ({out:,} such lines left out before)" if out else ""
+            record.msg, record.args = text[:MOST_CHARACTERS] + more, ()
+        return True
 
 
 class _Text:

@@ -151,7 +151,7 @@ def _pairs(edges: Edges) -> Iterator[str]:
 
 
 INVITE, REQUEST = "p2pfl:", "p2pfl-request:"
-MOST_CHARACTERS = 1000
+MOST_CHARACTERS = 1500
 MOST_CONTACTS = 3
 TOKEN_BYTES = 16
 CHECK_BYTES = 6
@@ -170,6 +170,17 @@ class Contact(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     address: str
 
 
+class Meeting(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """Where the inviter waits for some minutes, by a public key of its own. At a `relay` (a URL, or empty) the new
+    machine shows the `ticket`.
+    """
+
+    key: _Key
+    addresses: tuple[str, ...]
+    relay: str = ""
+    ticket: bytes = b""
+
+
 class Invite(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """An invite. `federation` is its id, `code` the hash of the user's own code, `until` in seconds since 1970."""
 
@@ -181,9 +192,11 @@ class Invite(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     admin: Annotated[tuple[_Key, ...], Meta(min_length=1)]
     contacts: tuple[Contact, ...]
     until: Annotated[int, Meta(ge=0, le=MOST_SECONDS)]
+    meeting: Meeting | None = None
 
     def line(self) -> str:
-        return _line(INVITE, msgspec.msgpack.encode(self))
+        fields = msgspec.structs.astuple(self)  # without a meeting, earlier versions read the line, too
+        return _line(INVITE, msgspec.msgpack.encode(fields if self.meeting else fields[:-1]))
 
 
 class JoinRequest(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
@@ -203,8 +216,9 @@ def read_invite(text: str) -> Invite:
     invite = _convert(_raw(text, INVITE, "LINE", allowed), Invite, "LINE", allowed)
     _require("name", invite.name, "LINE")
     _require("name", invite.federation_name, "LINE")
-    for contact in invite.contacts:
-        _require("address", contact.address, "LINE")
+    met = () if invite.meeting is None else (*invite.meeting.addresses, invite.meeting.relay)
+    for address in (*(contact.address for contact in invite.contacts), *filter(None, met)):
+        _require("address", address, "LINE")
     return invite
 
 

@@ -11,6 +11,7 @@ from p2pfl.features import FEATURES, import_declared
 from p2pfl.node.application import Application
 from p2pfl.node.assembly import Setup, read_setup
 from p2pfl.node.learner_runner import OnRound
+from p2pfl.node.service import notify, watched
 from p2pfl.node.shutdown import shutdown_on_request
 from p2pfl.reporting.status import NodeLine, NodeResult
 from p2pfl.system import require_nodes
@@ -51,7 +52,9 @@ async def run_node(
     """
     application = make(setup, on_line=on_line, sketched=launched, features=FEATURES)
     async with shutdown_on_request(application.stop, launched=launched, on_ended=application.member_ended):
-        return await application.run()
+        result = await watched(application.run(), application.says, lambda: getattr(application, "thread", None))
+    notify("STOPPING=1", "STATUS=ended")
+    return result
 
 
 class Node:

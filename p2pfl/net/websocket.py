@@ -262,7 +262,7 @@ class OneShotClient:
 
         Raises UnreachableError.
         """
-        return await self._go(address, key, lambda line, session: bring(line, session, raw))
+        return await self.visit(address, key, lambda line, session: bring(line, session, raw))
 
     async def ask(self, address: str, key: bytes, version: int) -> bytes | None:
         """Return the node's charter if it is newer than `version`.
@@ -277,9 +277,10 @@ class OneShotClient:
                 raise GoneError("it answers, and does not list this key") from None
             return raw
 
-        return await self._go(address, key, act)
+        return await self.visit(address, key, act)
 
-    async def _go(self, address: str, key: bytes, act: Callable[[Line, Session], Awaitable[Result]]) -> Result:
+    async def visit(self, address: str, key: bytes, act: Callable[[Line, Session], Awaitable[Result]]) -> Result:
+        """Shake hands with the node with that public key; return what `act` returns. Raises UnreachableError."""
         try:
             async with (
                 asyncio.timeout(self.limits.connect_s + self.limits.handshake_s),

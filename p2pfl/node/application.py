@@ -61,6 +61,7 @@ from p2pfl.node.learner_runner import (
     Tested,
     TrainingFigures,
 )
+from p2pfl.node.service import STARTING
 from p2pfl.node.shutdown import Stopping
 from p2pfl.node.status import ProgressLines, Status
 from p2pfl.reporting.figures import bearings
@@ -295,6 +296,15 @@ class Application:
         member = next((each for each in self.setup.federation.members if each.name == name), None)
         if self.begun and self.driver is not None and member is not None:  # a charter may have removed it
             self.driver.take(MemberEnded(member=member.index))
+
+    def says(self) -> str:
+        """Return in a few words what the node does, for who runs it as a service."""
+        if not (self.begun or self.stopping.for_disk):
+            return STARTING
+        if not self.begun:
+            return WAITING_FOR_DISK
+        line = self.lines.line()
+        return f"{line.phase}, round {line.rounds}, {line.peers} neighbors connected"
 
     def stop(self) -> None:
         """Stop the node: see `Stopping.stop`."""

@@ -101,10 +101,10 @@ class Feed:
             alarm.text, alarm.last_at, alarm.count = text, now, alarm.count + 1
 
     def reword(self, kind: str, peer: int | None, text: str) -> bool:
-        """Replace the text of a standing alarm; return False if it does not stand."""
+        """Replace the text of a standing alarm, which still holds; return False if it does not stand."""
         alarm = self._standing.get((kind, peer))
-        if alarm is not None and alarm.text != text:
-            alarm.text = text
+        if alarm is not None:
+            alarm.text, alarm.last_at = text, time.monotonic()
         return alarm is not None
 
     def settle(self, event: str, peer: int | None) -> list[str]:

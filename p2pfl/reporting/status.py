@@ -186,6 +186,8 @@ class NodeStatus(NodeLine, kw_only=True):
     """Additional status of each feature, by its name."""
     through_by: str | None = None
     """The reason why the node counts as having done all its training; null if it has not."""
+    disk_bytes_written: int | None = None
+    """The bytes that the node's process has written to disks."""
     device: str | None = None
     """The device on which it trains, with the precision if that is not float32."""
 

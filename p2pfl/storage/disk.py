@@ -42,7 +42,7 @@ import msgspec
 from xxhash import xxh3_128
 
 from p2pfl.errors import StorageError, UserError
-from p2pfl.system import BINARY, HAS_MODES, NO_FOLLOW, lock, sync, sync_folder, user_id
+from p2pfl.system import BINARY, HAS_MODES, NO_FOLLOW, lock, make_folder, sync, sync_folder, user_id
 
 Piece: TypeAlias = bytes | bytearray | memoryview
 
@@ -190,7 +190,7 @@ def lock_folder(folder: Path) -> int:
     it; StorageError if there is no room for it.
     """
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder)
         refuse_shared(folder, user=user_id())
         fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | NO_FOLLOW, OWNER_ONLY)
     except OSError as error:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from p2pfl.features.status import written_bytes
+
 sys.path.insert(0, str(Path(__file__).parent))
 from pages import serving
 
@@ -53,6 +55,25 @@ def nobody():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(("uptime_s", "shown"), [(86_400.0, True), (43_200.0, True), (60.0, False)])
+def test_what_a_node_writes_in_a_day_is_shown_once_it_has_run_for_a_while(p2pfl, uptime_s, shown):
+    written = round(2_500_000 * uptime_s / 86_400)
+    with serving(SAID | {"uptime_s": uptime_s, "disk_bytes_written": written}) as address:
+        assert ("written a day: 2.5 MB" in p2pfl("status", address).out) == shown
+        (row,) = json.loads(p2pfl("status", address, "--format", "json").out)
+    assert row["disk_bytes_a_day"] == (2_500_000 if shown else None)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts them")
+def test_a_process_knows_what_it_has_written(tmp_path):
+    before = written_bytes()
+    with (tmp_path / "file").open("wb") as file:
+        file.write(b"x" * 100_000)
+        file.flush()
+    counted = written_bytes() - before
+    assert counted >= 100_000 or counted == 0, "a file system in memory is no disk"
 
 
 @pytest.mark.parametrize("form", ["{}", "{}/", "{}/status", "http://{}", "http://{}/", "http://{}/status"])

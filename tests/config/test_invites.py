@@ -64,7 +64,7 @@ def test_an_invite_holds_until_its_end():
 
 
 def test_an_invite_that_names_no_end_is_of_another_version():
-    raw = msgspec.msgpack.encode(msgspec.to_builtins(INVITED, builtin_types=(bytes,))[:-1])
+    raw = msgspec.msgpack.encode(msgspec.to_builtins(INVITED, builtin_types=(bytes,))[:-2])
     with pytest.raises(UserError, match="a line of another version"):
         read_invite(INVITE + to_text(_check(INVITE, raw) + raw))
 

@@ -41,7 +41,7 @@ echo 'pi ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/pi
 exec /usr/sbin/sshd -D -e -f /dev/null -h "$2/host" -o AuthorizedKeysFile=/etc/key.pub -o StrictModes=no -o UsePAM=no
 """
 SYSTEMCTL = r"""#!/bin/bash
-# Plays systemd for this board's one unit: a process, with its number in /run/unit. Nothing is started again.
+# Plays systemd for this board's one unit: a process, with its number in /run/unit, which is ready once it listens.
 verb=$1 name=NAME
 runs() { kill -0 "$(cat /run/unit 2>/dev/null)" 2>/dev/null; }
 case $verb in
@@ -52,7 +52,8 @@ start | enable)
     cd /var/lib/p2pfl || exit 1
     command=$(sed -n 's/^ExecStart=//p' '/etc/systemd/system/p2pfl@.service')
     setsid setpriv --reuid p2pfl --regid p2pfl --clear-groups ${command//%i/$name} </dev/null >>/run/log 2>&1 &
-    echo $! >/run/unit ;;
+    echo $! >/run/unit
+    until [ -f "$name/state/address.json" ]; do runs || exit 1; sleep .1; done ;;
 stop)
     runs && kill "$(cat /run/unit)"
     while runs; do sleep .05; done ;;

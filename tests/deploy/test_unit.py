@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from p2pfl.node import PAT_S
+
 UNIT = "p2pfl@.service"
 COMMAND = "/opt/p2pfl/venv/bin/p2pfl"
 HIGHEST_EXPOSURE = 3.0
@@ -73,3 +75,18 @@ def test_nothing_waits_for_the_time_to_be_set(unit):
 def test_a_users_mistake_is_not_tried_again_and_a_clean_stop_is_no_failure(unit):
     assert "RestartPreventExitStatus=2 3\n" in unit
     assert "SuccessExitStatus=130\n" in unit
+
+
+def test_the_unit_is_watched_and_its_watchdog_outlasts_what_a_node_may_do(unit):
+    """A pat needs an answer of the engine, which a flush to a slow card holds up for a minute or two."""
+    assert {"Type=notify", "NotifyAccess=main", "WatchdogSec=10min", "Restart=on-failure"} <= {*unit.splitlines()}
+    (families,) = [line for line in unit.splitlines() if line.startswith("RestrictAddressFamilies=")]
+    assert "AF_UNIX" in families, "the datagrams to systemd"
+    assert 10 * PAT_S < 600
+
+
+def test_the_unit_leaves_sysfs_and_its_own_process_readable(unit):
+    """For alarms about the board and the bytes written: read-only is enough."""
+    settings = [line for line in unit.splitlines() if not line.startswith("#")]
+    hiding = ("ProcSubset", "InaccessiblePaths", "TemporaryFileSystem", "RootDirectory", "RootImage")
+    assert not [line for line in settings if line.startswith(hiding)]

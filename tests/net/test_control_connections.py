@@ -187,7 +187,7 @@ def visit(federation):
             await channel.receive()
 
         try:
-            await errands._go(node.address(), key_of(federation, node.index), act_and_wait)
+            await errands.visit(node.address(), key_of(federation, node.index), act_and_wait)
         except UnreachableError:
             return True
         return False
@@ -235,7 +235,7 @@ async def test_one_charter_for_each_connection(federation):
                 await channel.receive()
 
         with pytest.raises(UnreachableError):
-            await errand(STRANGER, binding_of(a))._go(a.address(), key_of(federation, 0), twice)
+            await errand(STRANGER, binding_of(a)).visit(a.address(), key_of(federation, 0), twice)
     assert held.brought == [charter(2)]
 
 
@@ -279,9 +279,9 @@ async def test_a_member_without_an_edge_hears_so_and_then_brings_charters_as_sel
 
         errands, there = errand(federation.identities[1], binding_of(a)), (a.address(), key_of(federation, 0))
         for _ in range(int(CONTROL_BURST)):
-            assert await errands._go(*there, greet_and_bring) == 3
+            assert await errands.visit(*there, greet_and_bring) == 3
         with pytest.raises(UnreachableError):
-            await errands._go(*there, greet_and_bring)
+            await errands.visit(*there, greet_and_bring)
     assert len(held.brought) == int(CONTROL_BURST)
 
 
@@ -294,7 +294,7 @@ async def test_a_silent_visitor_is_let_go(federation, quick):
             with pytest.raises(GoneError):
                 await channel.receive()
 
-        await errands._go(a.address(), key_of(federation, 0), wait)
+        await errands.visit(a.address(), key_of(federation, 0), wait)
         await a.until(lambda: a.links._transport.pending.waiting == 0)
 
 
@@ -306,7 +306,7 @@ async def test_a_greeting_tells_the_version_of_the_charter(federation):
             answer, _ = session.open(await channel.receive())
             return answer
 
-        answer = await errand(federation.identities[1], binding_of(a))._go(a.address(), key_of(federation, 0), greet)
+        answer = await errand(federation.identities[1], binding_of(a)).visit(a.address(), key_of(federation, 0), greet)
         assert answer[0] == Word.GREETING
         assert int.from_bytes(answer[-8:], "little") == 7
 

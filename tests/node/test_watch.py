@@ -23,6 +23,7 @@ from p2pfl.features.status import (
 )
 from p2pfl.learn import WINDOW
 from p2pfl.node import Feed, alarm_texts
+from p2pfl.reporting import LASTS_S
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from vitals_kit import ROW
@@ -103,6 +104,19 @@ def test_rounds_alone_that_are_not_in_a_row_are_none(world):
         world.train(2, alone=True, in_s=2 * ALONE_S)
         world.train(1, alone=False)
     assert world.raised == []
+
+
+def test_an_alarm_of_the_board_is_raised_once_and_stands_as_long_as_it_holds(world, monkeypatch):
+    world.watch.board = lambda: {"board-hot": f"at {world.now:.0f} s"}
+    monkeypatch.setattr("time.monotonic", lambda: world.now)
+    for world.now in range(0, 3 * int(LASTS_S), int(DISK_EVERY_S)):
+        world.watch.look(world.now)
+    assert world.raised == [("board-hot", None)]
+    assert [alarm.text for alarm in world.feed.standing()] == [f"at {world.now:.0f} s"]
+    world.watch.board = dict
+    world.now += LASTS_S + 1
+    world.watch.look(world.now)
+    assert world.feed.kinds == []
 
 
 def test_waiting_alone_ends_when_it_trains_with_somebody(world):

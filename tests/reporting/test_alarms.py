@@ -12,6 +12,7 @@ import p2pfl
 from p2pfl.aggregate.likeness import LOOKS_UNLIKE, SENDS_BACK
 from p2pfl.core import Alarm
 from p2pfl.features import FEATURES
+from p2pfl.features.status import BOARD_ALARMS
 from p2pfl.node import NOTICES, Feed, alarm_texts
 from p2pfl.reporting import BACK, OTHER, alarms
 
@@ -52,7 +53,7 @@ def kinds_in(call, constants):
 
 
 def test_every_kind_that_is_raised_is_described_and_no_other():
-    by_condition = {"no-budget", "request-refused", "reply-refused", LOOKS_UNLIKE, SENDS_BACK}
+    by_condition = {"no-budget", "request-refused", "reply-refused", LOOKS_UNLIKE, SENDS_BACK, *BOARD_ALARMS}
     assert (raised() | by_condition) - NOTICES == set(ALARMS)
 
 

@@ -27,12 +27,39 @@ def _toml(value):
     return json.dumps(value)
 
 
-def test_a_site_killed_in_the_middle_is_back_and_the_trees_are_those_of_the_pooled_rows(tmp_path):
+HEAVY = {"torch", "scipy", "networkx", "pandas", "pyarrow", "matplotlib", "rich", "cryptography", "zeroconf", "sklearn"}
+MOST_BYTES = 88e6
+"""A tenth above what the tutorial promises of a Raspberry Pi: Pythons differ."""
+
+
+def tree_field(folder, rounds):
     task = "\n".join(f"{key} = {_toml(value)}" for key, value in TASK.items())
-    field = Field(tmp_path / "field", 3, task=task, rounds=ROUNDS, linger_s=20.0)
+    field = Field(folder, 3, task=task, rounds=rounds, linger_s=20.0)
     for index, name in enumerate(field.names):
         write_table(field.folder / name / "own.csv", index)
         field.set_data(name, path="own.csv")
+    return field
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_node_of_trees_loads_nothing_heavy_and_stays_small(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    field = tree_field(tmp_path / "field", 400)
+    with processes(field) as run:
+        nodes = [run(name) for name in field.names]
+        nodes[0].until(lambda: nodes[0].rounds >= 20, "rounds", deadline_s=DEADLINE_S)
+        status = Path(f"/proc/{nodes[0].popen.pid}/status").read_text()
+    imported = {
+        line.rpartition("|")[2].strip() for line in nodes[0].log.splitlines() if line.startswith("import time:")
+    }
+    assert "numpy" in imported
+    assert {name.partition(".")[0] for name in imported} & HEAVY == set()
+    peak_bytes = 1024 * int(status.partition("VmHWM:")[2].split()[0])
+    assert peak_bytes < MOST_BYTES
+
+
+def test_a_site_killed_in_the_middle_is_back_and_the_trees_are_those_of_the_pooled_rows(tmp_path):
+    field = tree_field(tmp_path / "field", ROUNDS)
     with processes(field) as run:
         nodes = [run(name) for name in field.names]
         nodes[1].until(lambda: nodes[1].rounds >= 5, "rounds", deadline_s=DEADLINE_S)

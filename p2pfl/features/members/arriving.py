@@ -21,7 +21,9 @@ from p2pfl.features.lan.discovery import Places, find_nearby
 from p2pfl.features.members.joining import find_invite, require_same
 from p2pfl.net.websocket import OneShotClient, UnreachableError
 from p2pfl.node.folders import CHARTER_FILE, newest
+from p2pfl.node.service import watched
 from p2pfl.storage.disk import replace_file
+from p2pfl.system import make_folder
 
 notice = logging.getLogger("p2pfl.notice")
 
@@ -61,7 +63,8 @@ def arrive(federation: FederationConfig, name: str, config: Path | None = None) 
     if is_listed:
         return federation
     interfaces = node.interfaces if node.discovery or federation.discovery else None
-    return asyncio.run(wait_for_charter(federation, identity, invite, node.state_dir, interfaces))
+    waiting = wait_for_charter(federation, identity, invite, node.state_dir, interfaces)
+    return asyncio.run(watched(waiting, lambda: "not a member yet"))
 
 
 async def wait_for_charter(
@@ -127,5 +130,5 @@ async def _ask(federation: FederationConfig, client: OneShotClient, contact: Con
 
 
 def _keep(folder: Path, charter: Charter) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder)
     replace_file(folder / CHARTER_FILE, [charter.packed()])

@@ -162,15 +162,17 @@ def hand_again(*, federation: Path, key_file: Path | None, offline: bool) -> int
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
 @click.argument("name", metavar="NAME")
 @click.option("--replace", "replacing", is_flag=True, help="The machine takes the place of the member NAME.")
-def invite(*, federation: Path, name: str, replacing: bool) -> None:
+@_key
+def invite(*, federation: Path, name: str, replacing: bool, key_file: Path | None) -> int:
     """Print the line with which the new machine NAME asks to become a member.
 
-    On the new machine: p2pfl join 'LINE'. The line contains no code and no signing key. Its only secret is a token,
-    valid for three days and for one request.
+    On the new machine: p2pfl join 'LINE'. On a terminal, with the admin key, this then waits ten minutes: it hands the
+    machine the federation's files, and asks you whether to add it. The line contains no code and no signing key. Its
+    only secret is a token, valid for three days and for one request. Exit code 1: nobody asked, or you did not confirm.
     """
     from p2pfl.features.members import joining  # noqa: PLC0415 - `--help` stays instant
 
-    joining.invite(federation, name, replacing=replacing)
+    return int(not joining.invite(federation, name, replacing=replacing, key_file=key_file))
 
 
 @click.command(epilog="\b\nExamples:\n  p2pfl join 'p2pfl:...' --from /media/usb/ward\n  p2pfl run ward --node pi4")
@@ -178,16 +180,18 @@ def invite(*, federation: Path, name: str, replacing: bool) -> None:
 @click.argument("directory", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
 @click.option("--from", "source", type=click.Path(path_type=Path), help="A copy of federation.toml and its task file.")
 @click.option("--address", metavar="HOST:PORT", help="Where others reach this machine; by default it finds out.")
-def join(*, line: str, directory: Path | None, source: Path | None, address: str | None) -> None:
+@click.option("--yes", is_flag=True, help="Take the inviter's files, code too, without asking: for scripts.")
+def join(*, line: str, directory: Path | None, source: Path | None, address: str | None, yes: bool) -> int:
     """Create this machine's key and the folder DIR from the LINE that `p2pfl invite` printed.
 
-    Prints a one-line request for `p2pfl member add`. By default DIR has the federation's name. The key never leaves
-    this machine. The line contains no code: copy federation.toml and the task's file into DIR, before or after, or give
-    their location with --from. They must be the files for which the invite was made.
+    By default DIR has the federation's name. The key never leaves this machine. While the inviter waits, this fetches
+    federation.toml and the task's file, shows them, and asks the inviter to add this machine. Otherwise it prints a
+    one-line request for `p2pfl member add`: give the location of a copy with --from, or copy the files into DIR. They
+    must be the files for which the invite was made. Exit code 1: you did not want them, and nothing was changed.
     """
     from p2pfl.features.members import joining  # noqa: PLC0415 - `--help` stays instant
 
-    joining.join(line, directory, source, address)
+    return int(not joining.join(line, directory, source, address, yes=yes))
 
 
 class MembersOptions(NewOptions):

@@ -37,6 +37,7 @@ from p2pfl.learn.table.rows import make_layout
 from p2pfl.learn.table.schema import Schema, schema_of, with_agreed
 from p2pfl.node.feature import Check, Inspected
 from p2pfl.storage.disk import create_file, replace_file, storage_errors, truncate_file
+from p2pfl.system import make_folder
 
 log = logging.getLogger("p2pfl")
 
@@ -126,7 +127,7 @@ def _kept(path: Path, kind: Any) -> Any:
 def _keep(path: Path, content: Any) -> None:
     """Write a file of the state folder; it is on the disk when this returns. Raises StorageError."""
     with storage_errors(path):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path.parent)
     replace_file(path, [msgspec.msgpack.encode(content)])
 
 
@@ -217,7 +218,7 @@ class QuestionLog:
         self._path = folder / LOG_FILE
         self.lines: list[LogLine] = []
         with storage_errors(self._path):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(folder)
         self._size = 0
         self._read()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.console.output import Form, age, cell, format_option, spent_text, table_console, write_json, write_rows
+from p2pfl.console.output import Form, age, cell, format_option, size, spent_text, table_console, write_json, write_rows
 from p2pfl.errors import P2PFLError
 from p2pfl.features.status.running import (
     NOT_HERE,
@@ -34,20 +34,22 @@ if TYPE_CHECKING:
 AT_ONCE = 32
 EVERY_S = 1.0
 DETAILS = (
-    *("url", "loss", "alarms", "disk_refuses", "pace_set_by", "rule"),
+    *("url", "loss", "alarms", "disk_refuses", "disk_bytes_a_day", "pace_set_by", "rule"),
     *("liars_borne", "rounds_alone", "held_against", "kept", "device"),
 )
 """The fields without a column in the overview."""
-WORDS = {"url": "at", "loss": "training loss", "disk_refuses": "disk"}
+WORDS = {"url": "at", "loss": "training loss", "disk_refuses": "disk", "disk_bytes_a_day": "written a day:"}
 """The words before a field that are not its name."""
 COLUMNS = (
     *("url", "node", "phase", "round", "of", "accuracy", "metric", "main", "metrics", "tested_round", "test_is_stale"),
     *("loss", "staleness", "peers", "pace_set_by", "rule", "liars_borne", "rounds_alone", "held_against", "kept"),
-    *("bytes_sent", "distance", "alarms", "standing_alarms", "disk_refuses", "device", "privacy"),
+    *("bytes_sent", "distance", "alarms", "standing_alarms", "disk_refuses", "disk_bytes_a_day"),
+    *("device", "privacy"),
 )
 HIDDEN = ("well", "federation", "measures")
 """The fields of a row that only the overview uses."""
 PIPE_WIDTH = 100
+DAY_S, LEAST_UPTIME_S = 86_400, 600.0
 OTHER_NODE = "another node answers there"
 
 
@@ -128,6 +130,7 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
         "held_against": _held_against(neighbors),
         "kept": None if neighbors is None else kept,
         "distance": said.get("neighbor_distance"),
+        "disk_bytes_a_day": _a_day(said),
         "well": not isinstance(answer, str),
     }
     return {key: computed[key] if key in computed else said.get(key) for key in (*COLUMNS, *HIDDEN)}
@@ -138,6 +141,12 @@ def _main(status: Mapping[str, Any]) -> str | None:
     measures = status.get("measures") or [{"name": "accuracy" if status.get("accuracy") is not None else None}]
     main: str | None = measures[0]["name"]
     return main
+
+
+def _a_day(status: Mapping[str, Any]) -> int | None:
+    """Return the bytes that a node writes to disks in a day, as it did since its start if that is long ago."""
+    written, uptime_s = status.get("disk_bytes_written"), status.get("uptime_s") or 0
+    return None if written is None or uptime_s < LEAST_UPTIME_S else round(DAY_S * written / uptime_s)
 
 
 def _held_against(neighbors: list[dict[str, Any]] | None) -> dict[str, dict[str, Any]] | None:
@@ -207,6 +216,7 @@ def _overview(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _details(row: Mapping[str, Any]) -> str:
     """Return what the overview has no column for, of one node: empty if there is nothing unusual."""
     flat = _flat_row(row)
+    flat["disk_bytes_a_day"] = flat["disk_bytes_a_day"] and size(flat["disk_bytes_a_day"])
     odd = [
         f"{WORDS.get(key, key)} {cell(flat[key])}" for key in DETAILS if flat[key] not in (None, "", "mean", "cpu", 0)
     ]

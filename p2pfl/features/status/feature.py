@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ import msgspec
 from p2pfl.config.model import NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.features.privacy.budget import BudgetGuard, LostAccount, PrivacyFeature, Private
+from p2pfl.features.status.board import Board
 from p2pfl.features.status.overview import Overview
 from p2pfl.features.status.page import StatusPage
 from p2pfl.features.status.running import address_at, keep_file, page_token
@@ -36,6 +37,7 @@ from p2pfl.reporting.measures import value_of
 from p2pfl.reporting.status import NodeLine, NodeResult
 from p2pfl.reporting.vitals import MOST_WORDS, Vitals, bitmap, figure, in_row, realm_of, word
 from p2pfl.storage.disk import free_bytes
+from p2pfl.system import written_bytes
 
 LEAST_BETWEEN_S = 0.9
 """The minimum time between two of this node's rows, whatever happens."""
@@ -316,6 +318,7 @@ class StatusDisplay(Attached):
             missing=roster.missing,
             is_excused=lambda peer: node.presence.is_excused(peer),  # noqa: PLW0108 - set by a later feature
             losses=node.runner.figures.losses,
+            board=Board(setup.node.state_dir).look,
         )
         self.display = Display(
             identity=setup.identity,
@@ -343,6 +346,9 @@ class StatusDisplay(Attached):
     def channels(self) -> tuple[HandledChannel, ...]:
         guards = private_of(self._node) is not None
         return (HandledChannel(channel=CHANNEL, handler=self.display, guards=guards),)
+
+    def status(self) -> Mapping[str, Any]:
+        return {"disk_bytes_written": written_bytes()}
 
     async def opening(self, until_over: AsyncExitStack) -> None:
         """Open the page before the first snapshot, because the node may have to wait for the disk.

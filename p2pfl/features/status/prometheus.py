@@ -56,6 +56,7 @@ OF_NODE = (
     ),
     MetricLine("sent_bytes_total", "bytes_sent", "Sealed bytes sent to all neighbors."),
     MetricLine("received_bytes_total", "bytes_received", "Sealed bytes received."),
+    MetricLine("disk_written_bytes_total", "disk_bytes_written", "Bytes that the process has written to disks."),
     MetricLine("exchanges_total", "exchanges", "Exchanges done, of all edges."),
     MetricLine("neighbors_open", "peers", "Neighbors with an open session."),
     MetricLine("neighbors_quarantined", "quarantined", "Neighbors in quarantine."),

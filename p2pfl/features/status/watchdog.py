@@ -1,6 +1,7 @@
 """Checks that need a view of the whole node: problems that no part of it sees, news of other members, and silence.
 
-Problems are rounds without neighbors, a growing loss, and a disk that fills up; they are looked for once a second.
+Problems are rounds without neighbors, a growing loss, a disk that fills up and a board that fails; they are looked for
+once a second.
 Other members join, finish or start over, are no longer heard, or run different software: their rows show it.
 """
 
@@ -13,6 +14,7 @@ from p2pfl.core.core import Algorithm
 from p2pfl.core.limits import TokenBucket
 from p2pfl.core.settings import Phase
 from p2pfl.errors import StorageError
+from p2pfl.features.status.board import BOARD_ALARMS
 from p2pfl.features.status.spread import OVER, VitalsRow
 from p2pfl.learn.metrics import DRIVEN, NOISY, Growth, Losses, Measure
 from p2pfl.node.status import SILENT_S, Feed
@@ -20,6 +22,7 @@ from p2pfl.reporting.alarms import AlarmText
 from p2pfl.reporting.vitals import Vitals, scores
 
 ALARMS: Mapping[str, AlarmText] = {
+    **BOARD_ALARMS,
     "disk-low": AlarmText(
         means="The volume of state_dir has less free space than one more snapshot of the state needs.",
         does="Keeps shorter logs and one generation less; continues as long as the disk accepts writes.",
@@ -169,6 +172,8 @@ class Watchdog:
     """Returns True if a neighbor has said that it would be away."""
     losses: Losses = field(default_factory=Losses)
     """The losses of the node's own rounds and of the tests."""
+    board: Callable[[], Mapping[str, str]] = dict
+    """Returns the kinds of alarms about this machine that hold, with their texts."""
     away: int = 0
     """The most members that were away at a time since the loss began to grow."""
     explained: bool = False
@@ -187,6 +192,8 @@ class Watchdog:
         if now >= self.disk_at + DISK_EVERY_S:
             self.disk_at = now
             self._look_for_room()
+            for kind, text in self.board().items():
+                self._raise_alarm(kind, text)
 
     def _look_for_neighbors(self, now: float) -> None:
         facts = self.core.facts

@@ -27,7 +27,7 @@ from p2pfl.features.sums.records import SumHistory
 from p2pfl.features.sums.setup import Draw
 from p2pfl.features.sums.talk import SendMessage, SumTalk
 from p2pfl.storage.disk import create_file, lock_folder, replace_file, storage_errors, truncate_file, write_all
-from p2pfl.system import BINARY, NO_FOLLOW, sync
+from p2pfl.system import BINARY, NO_FOLLOW, make_folder, sync
 
 FILE_NAME = "sums"
 DIGEST_BYTES, COUNT_BYTES, NAME_BYTES, CHECK_BYTES = 32, 4, 16, 8
@@ -69,7 +69,7 @@ class KeptSums:
 
     def _read(self, path: Path) -> None:
         with storage_errors(path):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(path.parent)
         try:
             raw = path.read_bytes()
         except FileNotFoundError:
@@ -135,7 +135,7 @@ def next_life(folder: Path) -> int:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
     life = 1 + (int(text) if text.isdecimal() and len(text) < MOST_DIGITS else 0)
     with storage_errors(path):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder)
     replace_file(path, [str(life).encode()])
     return life
 

@@ -67,6 +67,7 @@ from p2pfl.net.websocket import transport_of
 from p2pfl.node.current_federation import links_of_phase
 from p2pfl.node.shutdown import shutdown_on_request
 from p2pfl.storage.disk import replace_file
+from p2pfl.system import make_folder
 
 log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
@@ -225,7 +226,7 @@ def signed_statement(federation: FederationConfig, node: NodeConfig, identity: I
         statistics = own_proposal(federation, node)
         statement = statistics if is_open(federation) else names_in(statistics)
         raw = sign_proposal(federation, pack(statement), identity)
-        node.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(node.state_dir)
         replace_file(figures, [pack(statistics)])
         replace_file(node.state_dir / TEXT_NAME, [text_of(statement).encode()])
         replace_file(file, [raw])

@@ -24,6 +24,7 @@ from p2pfl.learn.table.rows import Layout, make_layout, mistakes_of
 from p2pfl.learn.table.schema import Schema, agreed_file, is_to_agree, with_agreed
 from p2pfl.learn.table.task import TableTask, table_task, untested
 from p2pfl.node.feature import Check, Inspected
+from p2pfl.node.service import watched
 
 
 def prepare(federation: FederationConfig, node: NodeConfig, *, launched: bool) -> bool:
@@ -32,7 +33,8 @@ def prepare(federation: FederationConfig, node: NodeConfig, *, launched: bool) -
         return True
     from p2pfl.features.tables.agreeing import agree  # noqa: PLC0415 - of use to such nodes alone
 
-    return asyncio.run(agree(federation, node, Identity.load(node.key_file), launched=launched))
+    agreeing = agree(federation, node, Identity.load(node.key_file), launched=launched)
+    return asyncio.run(watched(agreeing, lambda: "agreeing on a schema"))
 
 
 class TableCheck(Check):

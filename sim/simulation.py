@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import time
 from collections import Counter
@@ -21,6 +20,7 @@ from p2pfl.console.output import watched
 from p2pfl.errors import UserError
 from p2pfl.reporting.figures import compressor_mistakes
 from p2pfl.reporting.report import Report
+from p2pfl.system import return_free_memory
 from sim.attacks import parse_attack
 from sim.cluster import PreparedRun, Script, script
 from sim.federations import OBJECT_BYTES_PER_NODE, check_count, check_memory, refuse_beside_sums
@@ -40,15 +40,6 @@ POINTS = 40
 """The approximate number of evaluations in a run."""
 SLICES = 4
 """The number of progress reports between two evaluations."""
-
-
-def _return_free_memory() -> None:
-    """Give freed memory back, if the C library can (glibc): it keeps 150 MB after reading ten thousand nodes' data."""
-    try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):
-        return
-    trim(ctypes.c_size_t(0))
 
 
 @contextmanager
@@ -190,7 +181,7 @@ def _simulate(
     began: float,
 ) -> Report:
     wall = time.monotonic()
-    _return_free_memory()
+    return_free_memory()
     _check_size(script)
     figures = Figures(script)
     with _no_collections(), closing(PreparedRun(script, figures.committed)) as stage:

@@ -64,10 +64,11 @@ class EdgesWereChanged(Struct, frozen=True, kw_only=True, gc=False):
 class RoundWasCommitted(Struct, frozen=True, kw_only=True, gc=False):
     """A round was counted.
 
-    Training adds `delta` (c d,) to the channels; it is None for a mixing round or a failed one. `alone` counts the
-    rounds trained without a neighbor. From now on the learning method keeps `terms` and `kept` for the node, and `best`
-    is the best figure of its rounds. `local` holds the arrays that the learner keeps outside the model from this round
-    on; None if they have not changed.
+    Training adds `delta` (c d,) to the channels; it is None for a mixing round or a failed one, and for one that was
+    made in the memory of the channels: then these are `channels` (c d,), and the log has all of them. `alone` counts
+    the rounds trained without a neighbor. From now on the learning method keeps `terms` and `kept` for the node, and
+    `best` is the best figure of its rounds. `local` holds the arrays that the learner keeps outside the model from this
+    round on; None if they have not changed.
     """
 
     version: int
@@ -77,6 +78,7 @@ class RoundWasCommitted(Struct, frozen=True, kw_only=True, gc=False):
     elapsed_s: float
     alone: int
     delta: Vector | None
+    channels: Vector | None = None
     local: dict[str, NDArray[np.generic]] | None = None
     kept: dict[str, Vector] | None = None
     best: Best | None = None
@@ -180,8 +182,11 @@ def _commit(state: NodeState, change: RoundWasCommitted) -> None:
     state.unmixed = None
     state.terms, state.alone, state.samples = change.terms, change.alone, change.samples
     state.best = change.best
+    if change.channels is not None and change.channels is not state.channels:
+        state.channels[:] = change.channels
     if change.delta is not None:
         state.channels += change.delta
+    if change.delta is not None or change.channels is not None:
         state.unpaid += state.ledger is None
     if change.local is not None:
         state.local = change.local
@@ -300,7 +305,7 @@ def _best(header: Mapping[str, Any]) -> Best | None:
 def entry(change: Change) -> Entry:
     """Return a change as a log entry: kind, header, blobs.
 
-    The blobs are the change's own memory, which is not written to again.
+    The blobs are the change's own memory, or the state's: a store copies what it keeps.
     """
     match change:
         case RequestWasFrozen(peer=peer, request=request):
@@ -328,6 +333,9 @@ def _round_entry(change: RoundWasCommitted) -> Entry:
     names = ("version", "rounds", "samples", "terms", "elapsed_s", "alone", "best")
     header = {name: getattr(change, name) for name in names}
     blobs: list[Payload] = [] if change.delta is None else [as_bytes(change.delta)]
+    if change.channels is not None:
+        header["whole"] = True
+        blobs.append(as_bytes(change.channels))
     if change.kept:
         header["kept"] = list(change.kept)
         blobs += [as_bytes(vector) for vector in change.kept.values()]
@@ -374,9 +382,9 @@ def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype
 def _round(header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> RoundWasCommitted:
     """Return the committed round of an entry.
 
-    Blobs: the delta, if there is one, then the vectors `kept`, then `local`.
+    Blobs: the delta or, if it is `whole`, the channels, if there is one; then the vectors `kept`, then `local`.
     """
-    apart = {"local", "kept", "terms", "best"}
+    apart = {"local", "kept", "terms", "best", "whole"}
     plain: dict[str, Any] = {"terms": tuple(header["terms"]), "best": _best(header)}
     plain |= {key: value for key, value in header.items() if key not in apart}
     named, kept = header.get("local"), header.get("kept", ())
@@ -386,9 +394,10 @@ def _round(header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[
         name: np.frombuffer(blob, np.dtype(kind)).reshape(shape).copy()
         for (name, kind, shape), blob in zip(named or (), rest, strict=True)
     }
-    delta = np.frombuffer(blobs[0], dtype) if len(blobs) > len(rest) + len(own) else None
+    vector = np.frombuffer(blobs[0], dtype) if len(blobs) > len(rest) + len(own) else None
+    plain |= {"delta": None, "channels": vector} if header.get("whole") else {"delta": vector}
     vectors = {name: np.frombuffer(blob, dtype).copy() for name, blob in zip(kept, own, strict=True)}
-    return RoundWasCommitted(**plain, delta=delta, local=None if named is None else local, kept=vectors or None)
+    return RoundWasCommitted(**plain, local=None if named is None else local, kept=vectors or None)
 
 
 def _plain(message: Request | Reply) -> dict[str, Any]:

@@ -190,8 +190,8 @@ class Engine:
         """Results of local rounds; each CommitRound with `trained` takes the next one.
 
         A result is the model (d,) at the start, whose memory then belongs to the engine, and the trained round; it is
-        None if the round failed. Or it is what makes the round from the present model, which only the engine writes to,
-        when it is committed: the memory of the round's `vector` then belongs to the engine.
+        None if the round failed. Or it is what makes the round from the present model, when it is committed. The memory
+        of the round's `vector` then belongs to the engine; or it is the model, written to, where it is all channels.
         """
 
     def run(self, operation: Operation) -> Outcome:
@@ -416,7 +416,8 @@ class Engine:
         if op.trained:
             outcome = self.outcomes.get_nowait()
             if callable(outcome):
-                outcome = self.state.model, outcome(self.state.model)
+                model = self.state.model
+                outcome = model, outcome(model)
             taken = None if outcome is None else self._complete_round(op, *outcome, change)
             failed, change = taken is None, taken or change
         event = RoundCommitted(version=change.version, rounds=change.rounds, samples=change.samples, failed=failed)
@@ -427,6 +428,8 @@ class Engine:
     ) -> RoundWasCommitted | None:
         """Complete `change` with what the method makes of a local round; None if the result is not a usable model."""
         samples = max(1, local.samples, int(np.ceil(op.least_samples)))
+        if local.vector is start and np.may_share_memory(start, self.state.channels):  # it was made in place
+            return replace(change, samples=samples, channels=self.state.channels, local=local.local or None)
         about = Round(
             steps=local.steps,
             learning_rate=local.learning_rate,

@@ -248,36 +248,56 @@ class AveragedRounds(AlikeRounds):
             )
         )
 
-    def next_model(self, start: Vector, total: Words, members: int, round_index: int) -> Vector:
+    def next_model(
+        self, start: Vector, total: Words, members: int, round_index: int, *, in_place: bool = False
+    ) -> Vector:
         """Return the model (d,) after the sum (entries,) of the parts of so many members, and write to `common`.
 
-        With a variate: `part` is this node's among them, or None, and `variate` is written to, too. If that model would
-        be too large, it is infinite, and nothing is written.
+        With a variate: `part` is this node's among them, or None, and `variate` is written to, too. `in_place` writes
+        to `start`, with the bits of adding the difference to it. If that model would be too large, another one is
+        returned, which is infinite, and nothing is written.
         """
         total, most = total.astype(np.uint64, copy=False), self.range_of(start)
-        common, ended = dict(self.common), np.empty_like(start)
-        for name in VECTORS[self.hides.outer]:
+        common, outer, method = dict(self.common), VECTORS[self.hides.outer], self.method
+        for name in outer:
             if name not in common:
                 common[name] = np.zeros(self.size, np.float32)
+        if not self._is_surely_small(start, total, members, most, common):
+            for tile, change in self._mean_changes(total, members, most, round_index):
+                tried = {name: common[name][tile].copy() for name in outer}
+                after = start[tile] + self._step(change, tried, slice(None))
+                if not float(np.abs(after).max()) * math.sqrt(self.size) < MOST_NORM:
+                    return np.full_like(start, np.inf)  # before anything is written, as nothing can undo it
+        part, variate = self.part if self._drift else None, self.variate
+        # From the node's part as it was rounded: so the variates of all add up to nothing.
+        own = None if part is None else self._mean_changes(part.view(np.uint64), 1, most, round_index)
+        ended = start if in_place else np.empty_like(start)
         for tile, change in self._mean_changes(total, members, most, round_index):
-            tried = {name: common[name][tile].copy() for name in VECTORS[self.hides.outer]}
-            after = start[tile] + self._step(change, tried, slice(None))
-            if not float(np.abs(after).max()) * math.sqrt(self.size) < MOST_NORM:
-                return np.full_like(start, np.inf)  # before anything is written, as nothing can undo it
-            ended[tile] = change
-        part, method = self.part if self._drift else None, self.method
-        if part is not None and self.variate is not None and isinstance(method, Variate):
-            # From the node's part as it was rounded: so the variates of all add up to nothing.
-            for tile, mine in self._mean_changes(part.view(np.uint64), 1, most, round_index):
-                self.variate[tile] *= np.float32(1.0 - method.beta)
-                self.variate[tile] += (mine - ended[tile]) * np.float32(method.beta / self._drift)
-        for tile in self.packing.tiles():
-            np.add(start[tile], self._step(ended[tile], common, tile), out=ended[tile])
+            if own is not None and variate is not None and isinstance(method, Variate):
+                _, mine = next(own)
+                variate[tile] *= np.float32(1.0 - method.beta)
+                variate[tile] += (mine - change) * np.float32(method.beta / self._drift)
+            after = start[tile] + self._step(change, common, tile)
+            ended[tile] = start[tile] + (after - start[tile]) if in_place else after
         clipped = int(total[1]) / members
         factor = next((factor for least, factor in WIDER if clipped > least), 1.0 if clipped else NARROWER)
         common[SHARE] = np.clip(common[SHARE] * np.float32(factor), LEAST_SHARE, MOST_SHARE)
         self.common = common
         return ended
+
+    def _is_surely_small(
+        self, start: Vector, total: Words, members: int, most: float, common: dict[str, NDArray[np.float32]]
+    ) -> bool:
+        """Return True if a bound says that no model after such a sum is too large: then none must be tried."""
+        packing = self.packing
+        # A rotation keeps a tile's norm, and its numbers are at most what a lane holds.
+        change = math.sqrt(TILE) * ((2 << packing.width) / packing.levels + members) * most * self.mean_rows
+        first = self._largest(common[FIRST]) if FIRST in common else 0.0
+        step = (first + change / int(total[0])) / (FLOOR if self.hides.outer == "adam" else 1.0) * self.rate
+        return (self._largest(start) + 2.0 * step) * math.sqrt(self.size) < MOST_NORM
+
+    def _largest(self, vector: Vector) -> float:
+        return float(np.max([np.abs(vector[tile]).max() for tile in self.packing.tiles()]))
 
     def _mean_changes(
         self, total: Words, members: int, most: float, round_index: int

@@ -228,6 +228,25 @@ def test_what_the_learner_keeps_for_itself_is_committed_with_the_round():
     assert named_bits(log_of(pair, 0).local) == named_bits(PERSONAL)
 
 
+def test_a_round_that_is_made_in_the_memory_of_the_model_is_committed_and_logged_as_a_whole():
+    pair, rest = Pair(), {"version": 1, "trained": True, "rho": 1.0, "elapsed_s": 0.0, "least_samples": 0.0}
+    state = pair.engines[0].state
+    expected, memory = state.model + np.float32(1), state.model.ctypes.data
+
+    def make(model):
+        model += 1
+        return LocalRound(vector=model, steps=1, learning_rate=0.1, samples=30, loss=0.0, local=PERSONAL)
+
+    pair.engines[0].outcomes.put(make)
+    assert not pair.run(0, CommitRound(**rest)).failed
+    assert state.model.ctypes.data == memory
+    assert state.rounds == state.version == 1
+    again = log_of(pair, 0)
+    assert state.model.tobytes() == again.model.tobytes() == expected.tobytes()
+    assert named_bits(again.local) == named_bits(PERSONAL)
+    assert picture(again) == picture(state)
+
+
 @pytest.mark.parametrize("after", ["a mixing round", "a failed round", "a round that is no number"])
 def test_a_round_that_does_not_count_leaves_what_the_learner_keeps(after):
     pair = Pair()

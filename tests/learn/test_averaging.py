@@ -206,6 +206,22 @@ def test_a_part_takes_the_memory_of_its_words_and_a_step_that_of_the_model():
     made.next_model(start, total, 3, 0)  # from now on the optimizer has its vectors
     assert peak_bytes(lambda: made.is_possible(total, 3)) < few
     assert peak_bytes(lambda: made.next_model(start, total, 3, 0)) < start.nbytes + few
+    assert peak_bytes(lambda: made.next_model(start, total, 3, 0, in_place=True)) < few
+
+
+@pytest.mark.parametrize("outer", ["adam", "momentum", "mean"])
+def test_in_its_own_memory_a_model_has_the_bits_of_adding_the_difference(outer):
+    """As models did that were made beside the one before: so nodes of both versions stay alike."""
+    start = np.random.default_rng(4).standard_normal(2 * TILE + 50).astype(np.float32)
+    beside, within = (rounds_of(start.size, 3, outer=outer) for _ in range(2))
+    for index in range(3):
+        total = 3 * part_of(beside, start, start + np.float32(0.01), round_index=index)
+        expected = start + (beside.next_model(start, total, 3, index) - start)
+        model = start.copy()
+        assert within.next_model(model, total, 3, index, in_place=True) is model
+        start = model
+        assert model.tobytes() == expected.tobytes()
+        assert b"".join(within.packed(model, 1)) == b"".join(beside.packed(model, 1))
 
 
 @given(st.sampled_from(["adam", "momentum"]))
@@ -215,7 +231,8 @@ def test_a_step_to_a_model_that_is_too_large_leaves_all_as_it_was(outer):
     model = made.next_model(start, 3 * part_of(made, start, 2 * start), 3, 3)
     before = b"".join(made.packed(model, 1))
     made.rate = 1e30
-    assert np.isinf(made.next_model(model, 3 * part_of(made, model, 2 * model), 3, 4)).all()
+    total = 3 * part_of(made, model, 2 * model)
+    assert all(np.isinf(made.next_model(model, total, 3, 4, in_place=where)).all() for where in (False, True))
     assert b"".join(made.packed(model, 1)) == before
 
 

@@ -37,6 +37,7 @@ from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
 from p2pfl.specs import short
 from p2pfl.storage.disk import replace_file
 from p2pfl.storage.store import peek
+from p2pfl.system import return_free_memory
 
 if TYPE_CHECKING:
     from p2pfl.learn.averaging import AveragedRounds
@@ -296,12 +297,13 @@ class SumRounds(RoundsInStep):
             len(done.members),
             given.local,
         )
-        own = given.words if self._node.setup().member.index in done.members else None
-        del given
+        is_in = self.shared.variate is not None and self._node.setup().member.index in done.members
+        own = given.words if is_in else None
+        del given, done
 
         def make(start: Vector) -> LocalRound:
             self.shared.part = own
-            model = self.shared.next_model(start, total, count, self.algorithm.facts.rounds)
+            model = self.shared.next_model(start, total, count, self.algorithm.facts.rounds, in_place=True)
             self.shared.part = None
             return replace(local, vector=model)
 
@@ -320,7 +322,12 @@ class SumRounds(RoundsInStep):
                 return None
             only["only"] = frozenset(done.members)
             total[start : start + MOST_ENTRIES] = done.total
+            self._return_free_memory()
         return None if done is None else replace(done, total=total)
+
+    def _return_free_memory(self) -> None:
+        if self.shared.entries > MOST_ENTRIES:
+            return_free_memory()
 
     @property
     def _as_data(self) -> dict[str, bytes]:
@@ -329,6 +336,7 @@ class SumRounds(RoundsInStep):
     async def _make_part(self) -> PaidPart | None:
         """Make this node's part, once it is paid for; None if that is not possible now."""
         place = self.state.place
+        self._return_free_memory()
         outcome = await self.train()
         if outcome is None:
             return None

@@ -75,7 +75,8 @@ class Sums:
         self.settings = settings
         self.patience = SumPatience(first_wait_s)
         self.blame, self._tree = Blame(settings.index), Tree()
-        self._log, self.records = StatementLog(settings, identity, self.blame), Records(settings, self.blame)
+        self.records = Records(settings, self.blame)
+        self._log = StatementLog(settings, identity, self.blame, self.records.proves)
         self._key_setup = KeySetup(settings, draw, self.records, self.patience, self.blame)
         self._history = SumHistory(settings.least, past)
         self.setup: SumSetup | None = None
@@ -340,6 +341,8 @@ class Sums:
             if each.has_waited:
                 self.patience.failed()
             if isinstance(each.outcome, SumDone):
+                self._tree.gathered.pop(each.key, None)
+                self._tree.end(each.key)
                 self._before = frozenset(each.outcome.members)
             del self._sums[each.number]
             self._next, self._asked, self._ended_at = each.number + 1, None, now

@@ -48,8 +48,8 @@ Key: TypeAlias = tuple[bytes, int]
 """A set-up and the number of a sum."""
 MOST_POLLS = 4
 """A neighbor that leaves so many polls unanswered is left out of the wave; more where large vectors go before."""
-MOST_WAVES, MOST_TOTALS = 2, 3
-"""The latest sums of which an author's waves are kept, and its totals. The trees of two authors are two."""
+MOST_WAVES, MOST_TOTALS, LARGE_BYTES = 2, 3, 2**20
+"""The latest sums of which an author's waves are kept, and its totals, if large of two. Two authors have two trees."""
 MOST_WORKING = 12
 """Polls in which a neighbor may say that it waits itself; half as many after each wave that it has held so."""
 
@@ -62,7 +62,7 @@ class Branch:
     waiting: set[int]
     parts: dict[int, tuple[frozenset[int], Words]] = field(default_factory=dict)
     """The parts of the children, by neighbor."""
-    sent: BranchPart | None = None
+    sent: BranchPart | Working | None = None
     silent: Counter[int] = field(default_factory=Counter)
     """The polls that each neighbor has left unanswered in a row."""
     slow: set[int] = field(default_factory=set)
@@ -90,9 +90,7 @@ class Branch:
             if asked is None or own[0] in asked:
                 members, total = frozenset({own[0]}), own[2].copy()
         for _, (others, vector) in sorted(self.parts.items()):
-            if not others or members & others or vector.size != (size or vector.size):
-                continue
-            if asked is not None and not others <= asked:
+            if not others or members & others or not others <= (asked or others) or size not in {None, vector.size}:
                 continue
             size = vector.size
             total = total + vector if members else vector.copy()
@@ -159,14 +157,11 @@ class Tree:
         if branch is None or branch.taken.peer != peer:
             effects.say(peer, Working(wave=poll, is_child=False))
             return
-        if branch.sent is None:
-            effects.say(peer, Working(wave=poll, is_child=True))
-            return
-        branch.asked += 1
+        branch.asked += branch.sent is not None
         # It may be on its way still, as it is large: so not at each poll.
         late = branch.asked - more
-        again = late >= 2 and late & (late - 1) == 0
-        effects.say(peer, branch.sent if again else Working(wave=poll, is_child=True))
+        again = branch.sent if late >= 2 and late & (late - 1) == 0 else None
+        effects.say(peer, again or Working(wave=poll, is_child=True))
 
     def hear_working(self, peer: int, working: Working, effects: Effects) -> None:
         branch = self._by_wave.get(working.wave)
@@ -236,15 +231,22 @@ class Tree:
         if digest in self._totals or len(total.vector) % WORD_BYTES:
             return
         self._totals[digest] = author, total
-        key = total.setup, total.number
-        self.changed.add(key)
-        of = [each for each, (by, _) in self._totals.items() if by == author]
-        for old in of[:-MOST_TOTALS]:
+        self.changed.add(key := (total.setup, total.number))
+        for old in [each for each, (by, _) in self._totals.items() if by == author][:-MOST_TOTALS]:
             del self._totals[old]
         branch = self._branches.get((key, author))
         for child in sorted(branch.parts) if branch is not None else ():
             if child != peer:
                 effects.say(child, total)
+
+    def end(self, key: Key) -> None:
+        """Forget the parts of a sum that is known now, and large totals but this one and the last."""
+        for branch in [branch for (of, _), branch in self._branches.items() if of == key]:
+            branch.parts = dict.fromkeys(branch.parts, (frozenset(), np.zeros(0, "<u8")))
+            branch.sent = Working(wave=branch.taken.id, is_child=False)
+        for digest, (_, total) in list(self._totals.items()):
+            if len(total.vector) > LARGE_BYTES and total.setup == key[0] and total.number < key[1] - 1:
+                del self._totals[digest]
 
 
 MOST_EPOCHS = 4

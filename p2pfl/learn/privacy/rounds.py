@@ -174,7 +174,15 @@ class SharedRounds(AlikeRounds):
         bound = self._most_steps(self.rows or 0, members)
         return total.size == self.entries and bool(-bound <= steps.min()) and bool(steps.max() <= bound)
 
-    def next_model(self, start: Vector, total: Words, members: int, round_index: int) -> Vector:
+    def next_model(
+        self,
+        start: Vector,
+        total: Words,
+        members: int,
+        round_index: int,
+        *,
+        in_place: bool = False,  # noqa: ARG002 - hidden models need it
+    ) -> Vector:
         """Return the model (d,) after the sum (n,) modulo 2^64 of the parts of so many members, and replace `common`.
 
         Raises ValueError: the rows of all nodes are not known.

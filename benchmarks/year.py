@@ -19,10 +19,9 @@ import os
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sized
 from pathlib import Path
 from random import Random
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import Any
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -112,8 +111,9 @@ class Year:
         alarms = [round(len(self.hosts[board].alarms) / days, 3) for board in LIVED]
         for host in self.hosts:  # what only the simulator keeps: all alarms, and what is left of removed members
             host.alarms.clear()
-            if host.finished:
+            if host.process and host.index in host.plan.settings.retired:
                 host.process = host.core = None
+                self.watch.book(host.engine.forget)
         gc.collect()
         _return_free_memory()
         rss = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
@@ -151,10 +151,10 @@ def held(host: Any) -> Counter[str]:
         if id(value) in seen or isinstance(value, type | FunctionType | str | int | float | Random):
             continue
         seen.add(id(value))
-        if isinstance(value, Sized):
+        if hasattr(value, "__len__"):
             sizes[place] += value.nbytes if isinstance(value, np.ndarray) else len(value)
         parts = [(f"{place}[]", part) for part in gc.get_referents(value)]
-        if not isinstance(value, list | tuple | set | frozenset | deque | Mapping):
+        if not isinstance(value, list | tuple | set | frozenset | deque | dict | MappingProxyType):
             state = object.__getstate__(value)  # attributes, slots, or both
             named = [each for each in (state if isinstance(state, tuple) else (state,)) if each]
             parts = [(f"{place}.{name}", part) for each in named for name, part in each.items()] or parts

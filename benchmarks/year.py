@@ -1,11 +1,11 @@
 """A virtual year of nine boards that come and go: what grows in their core and engine? A line a month, and a verdict.
 
-About weekly something happens to a board: killed, cut off, off for days, wiped, removed and added again in a new row of
-the charter, or given a new key (a new row, too). The process of board0 and the disk of board1 last all year; of these
-each month says bytes of snapshot and log, alarms a day, and the sizes of all containers by place. At the end all
-invariants must hold, in float64, and nothing but KNOWN may have grown since the second month: else it ends with 1.
+About weekly something happens to a board: killed, off for days, wiped, removed and added again in a new row of the
+charter, or given a new key (a new row, too). The process of board0 and the disk of board1 last all year; of these each
+month says bytes of snapshot and log, alarms a day, and the sizes of all containers by place. At the end all invariants
+must hold, in float64, and nothing but KNOWN may have grown since the second month: else it ends with 1.
 
-Usage: nice python benchmarks/year.py [--days 365] [--minutes 60 (of a round)] [--out year.jsonl]
+Usage: nice python benchmarks/year.py [--days 365] [--minutes 60 (of a round)] > year.jsonl
 """
 
 import argparse
@@ -17,68 +17,55 @@ import time
 from collections import Counter, deque
 from pathlib import Path
 from random import Random
-from types import FunctionType, MappingProxyType
+from types import FunctionType
 from typing import Any
 
-os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests")]
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import faces  # noqa: F401 - tests import names from packages
 import msgspec
 from oracle import Invariants
 
-from p2pfl.config.graph import federation_graph
-from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
-from p2pfl.storage.store import size_bytes
-from sim.cluster import PreparedRun, script
-from sim.kernel import NS
-from sim.learning.batching import make_learners
-from sim.simulation import _return_free_memory
-from sim.worlds.model import AmendSpec, ComputeSpec, CrashSpec, LinkSpec, PartitionSpec, WorldSpec
-from sim.worlds.settling import settle
-from sim.worlds.timeline import steps_of
+from p2pfl.config import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig, federation_graph
+from p2pfl.storage import size_bytes
+from p2pfl.system import return_free_memory
+from sim import NS, AmendSpec, ComputeSpec, CrashSpec, PreparedRun, WorldSpec, make_learners, script, settle, steps_of
 
 DAY_S, BOARDS, LIVED, GRAPH = 86_400.0, 9, (0, 1), "random-regular:degree=4"
-HOURS = {"kill": 0.02, "cut": 6.0, "off": 60.0, "wipe": 2.0, "remove": 60.0, "key": 0.0}
-"""What happens, and how long it lasts on average."""
-GENTLE = {"wipe": "off", "remove": "cut", "key": "kill"}
-KNOWN = ("core.settings.retired",)
-"""One entry for each removed row of the charter, of which there are 10,000 at most."""
+DAYS = {"kill": 0.001, "off": 2.5, "wipe": 0.1, "remove": 2.5, "key": 0.0}  # what happens, and its mean duration
+KNOWN = ("core.settings.retired",)  # one entry for each removed row of the charter, which has 10,000 rows at most
 LIMITS = {"mb": (1.0, 6), "objects": (1.02, 600), "held": (1.25, 8), "snapshot_bytes": (1.1, 1000)}
 """How much more a month may have than another: times that one's, plus; what is under way differs."""
 
 
 def drawn(days: float, minutes: float, every_days: float) -> tuple[int, WorldSpec]:
     """Return how many rows the charter ends with, and what happens to each board about every `every_days`."""
-    chance, rows = Random(0), BOARDS  # noqa: S311 - the same world each time
-    crashes, amends, cuts = list[CrashSpec](), list[AmendSpec](), list[PartitionSpec]()
+    chance, rows, crashes, amends = Random(0), BOARDS, list[CrashSpec](), list[AmendSpec]()
     for board in range(1, BOARDS):
         row, at = board, chance.uniform(0.1, every_days)
         while at < days:
-            what = chance.choices([*HOURS], (8, 2, 1, 1, 1, 1))[0]
-            what = GENTLE.get(what, what) if board in LIVED else what
-            lasts = min(every_days / 4, HOURS[what] / 24 * chance.uniform(0.3, 1.7))
+            what = chance.choices([*DAYS], (9, 2, 0, 0, 0) if board in LIVED else (9, 2, 1, 1, 1))[0]
+            lasts = min(every_days / 4, DAYS[what] * chance.uniform(0.3, 1.7))
             begin_s, end_s = at * DAY_S, (at + lasts) * DAY_S
-            if what == "cut" and all(end_s < cut.at_s or cut.until_s < begin_s for cut in cuts):
-                cuts.append(PartitionSpec(groups=((row,),), at_s=begin_s, until_s=end_s))
-            elif what in ("remove", "key"):
+            if what in ("remove", "key"):
                 amends.append(AmendSpec(at_s=begin_s, leave=(row,), join=(rows,) if what == "key" else ()))
                 amends += [AmendSpec(at_s=end_s, join=(rows,))] if what == "remove" else []
                 row, rows = rows, rows + 1
-            elif what != "cut":
+            else:
                 crashes.append(CrashSpec(nodes=(row,), at_s=begin_s, down_s=end_s - begin_s, amnesia=what == "wipe"))
             at += lasts + chance.uniform(0.01, 2 * every_days)
-    compute, links = ComputeSpec(round_s=60 * minutes, jitter=0.2), LinkSpec(redial_s=5.0)
-    faults: dict[str, Any] = {"partitions": tuple(cuts), "crashes": tuple(crashes), "amendments": tuple(amends)}
-    return rows, WorldSpec(compute=compute, links=links, limit_s=2 * days * DAY_S, **faults)
+    compute, faults = ComputeSpec(round_s=60 * minutes, jitter=0.2), {"crashes": (*crashes,), "amendments": (*amends,)}
+    return rows, WorldSpec(compute=compute, limit_s=2 * days * DAY_S, **faults)
 
 
 def described(rows: int) -> FederationConfig:
     names = [f"board{index}" for index in range(rows)]
-    keyed = (Member(index=i, name=name, key=i.to_bytes(32, "big"), address=None) for i, name in enumerate(names))
+    members = (Member(index=i, name=name, key=i.to_bytes(32, "big"), address=None) for i, name in enumerate(names))
     training = TrainingConfig(rounds=10**7, local_steps=1, learning_rate=0.1, method="variate:beta=0.1")
-    parts: dict[str, Any] = {"training": training, "gossip": GossipConfig(compressor="q8"), "members": tuple(keyed)}
-    parts |= {"topology": GRAPH, "edges": federation_graph(GRAPH, names[:BOARDS], 0, Path())[0].edges}
-    task = TaskConfig(name="quadratic", options={"size": 100})
-    return FederationConfig(path=Path("year.toml"), name="year", seed=0, task=task, **parts)
+    parts = {"training": training, "gossip": GossipConfig(compressor="q8"), "members": (*members,), "topology": GRAPH}
+    parts |= {"edges": federation_graph(GRAPH, names[:BOARDS], 0, Path())[0].edges, "path": Path("year.toml")}
+    return FederationConfig(name="year", seed=0, task=TaskConfig(name="quadratic", options={"size": 100}), **parts)
 
 
 class Year:
@@ -87,10 +74,10 @@ class Year:
         federation = steps_of(described(rows), world)[0].federation
         run = PreparedRun(script(federation, settle(world, rows, 0), make_learners(federation), is_watched=True))
         self.world, self.hosts, self.watch = run.world, run.world.hosts, Invariants(run, 1e-9)
-        self._start, self.world.start = self.world.start, self.start  # type: ignore[method-assign]
+        self._start, self.world.start = self.world.start, self.start
         run.watch_by(self.watch)
         for host in self.hosts:  # a real engine says what an operation cost
-            host.engine.run = lambda operation, run=host.engine.run: costly(run(operation))  # type: ignore[misc]
+            host.engine.run = lambda operation, run=host.engine.run: costly(run(operation))
 
     def start(self, index: int) -> None:
         """Start a node; halves of exchanges on edges that went while it was off are lost, as promised."""
@@ -102,25 +89,23 @@ class Year:
         """Run to the end of that day; return the figures since the last call."""
         days, lived = day - self.world.kernel.now / DAY_S, [self.hosts[board] for board in LIVED]
         self.world.run(until_ns=round(day * DAY_S * NS), finish=False)
-        stores, alarms = [host.engine.store for host in lived], [round(len(host.alarms) / days, 2) for host in lived]
+        alarms = [round(len(host.alarms) / days, 2) for host in lived]
         for host in self.hosts:  # what only the simulator keeps: all alarms, and what is left of removed members
             host.alarms.clear()
             if host.process and host.index in host.plan.settings.retired:
-                host.process = host.core = None  # type: ignore[assignment]
+                host.process = host.core = None
                 self.watch.book(host.engine.forget)
         gc.collect()
-        _return_free_memory()
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        return {
-            "day": round(day, 1),
-            "cpu_s": round(time.process_time(), 1),
-            "members": sum(host.alive for host in self.hosts),
-            "rows": sum(host.starts > 0 for host in self.hosts),
-            "starts": sum(host.starts for host in self.hosts),
+        return_free_memory()
+        starts, pages = [host.starts for host in self.hosts], int(Path("/proc/self/statm").read_text().split()[1])
+        figures = {"day": round(day, 1), "cpu_s": round(time.process_time(), 1), "starts": sum(starts)}
+        figures |= {"rows": sum(map(bool, starts)), "members": sum(host.alive for host in self.hosts)}
+        logs = [host.engine.store._flushed for host in lived]  # noqa: SLF001
+        return figures | {
             "rounds": [host.core.facts.rounds for host in lived],
             "alarms_a_day": alarms,
-            "log_bytes": [sum(len(msgspec.msgpack.encode(each)) for each in store._flushed) for store in stores],
-            "snapshot_bytes": {f"board{n}": size_bytes(store._image) for n, store in enumerate(stores)},
+            "log_bytes": [sum(len(msgspec.msgpack.encode(entry)) for entry in log) for log in logs],
+            "snapshot_bytes": {f"board{host.index}": size_bytes(host.engine.store._image) for host in lived},  # noqa: SLF001
             "mb": {"memory": round(pages * os.sysconf("SC_PAGESIZE") / 1e6, 1)},
             "objects": dict(Counter(type(each).__name__ for each in gc.get_objects()).most_common()),
             "held": {f"board{host.index} {place}": size for host in lived for place, size in held(host).items()},
@@ -134,49 +119,47 @@ def costly(event: Any) -> Any:
 def held(host: Any) -> Counter[str]:
     """Return the sizes of all containers that core and engine hold, summed by place (`core.edges[].line.inbox`)."""
     sizes, seen = Counter[str](), set[int]()
-    todo = deque([("core", host.core), ("engine", host.engine._engine)])
+    todo = deque([("core", host.core), ("engine", host.engine._engine)])  # noqa: SLF001
     while todo:
         place, value = todo.popleft()
         if id(value) in seen or isinstance(value, type | FunctionType | str | int | float | Random):
             continue
         seen.add(id(value))
         parts = [(f"{place}[]", part) for part in gc.get_referents(value)]
-        if isinstance(value, list | tuple | set | frozenset | deque | dict | MappingProxyType):
+        if isinstance(value, list | tuple | set | frozenset | deque | dict):
             sizes[place] += len(value)
         else:
             state = object.__getstate__(value)  # attributes, slots, or both
-            named = [each for each in (state if isinstance(state, tuple) else (state,)) if each]
-            parts = [(f"{place}.{name}", part) for each in named for name, part in each.items()] or parts
+            named = state if isinstance(state, tuple) else (state,)
+            parts = [(f"{place}.{name}", each[name]) for each in named if each for name in each] or parts
         todo += parts
     return sizes
 
 
 def growth(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Name what has grown from one month to another."""
+    """Say what has grown from one month to another."""
     return [
-        f"{kind} {name} from {before[kind].get(name, 0)} to {size}"
+        f"grew: {kind} {name} from {before[kind].get(name, 0)} to {size}"
         for kind, (share, more) in LIMITS.items()
         for name, size in sorted(after[kind].items())
         if size > share * before[kind].get(name, 0) + more and not name.endswith(KNOWN)
     ]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for option, usual in (("--days", 365.0), ("--minutes", 60.0), ("--out", Path("year.jsonl"))):
-        parser.add_argument(option, type=Path if isinstance(usual, Path) else float, default=usual)
+def main() -> None:
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--days", type=float, default=365.0)
+    parser.add_argument("--minutes", type=float, default=60.0)
     options = parser.parse_args()
-    year, months = Year(options.days, options.minutes), list[dict[str, Any]]()
-    with options.out.open("w", encoding="utf-8") as file:
-        for month in range(1, 13):
-            months.append(year.until(options.days * month / 12))
-            print(json.dumps(months[-1]), file=file, flush=True)
-            print({key: value for key, value in months[-1].items() if key not in ("objects", "held")}, flush=True)
+    year, months = Year(options.days, options.minutes), []
+    for month in range(1, 13):
+        months.append(year.until(options.days * month / 12))
+        print(json.dumps(months[-1]), flush=True)
     year.watch.look()  # raises AssertionError
-    grew = growth(months[1], months[-1])
-    print("grew: " + "; ".join(grew) if grew else "flat")
-    return int(bool(grew))
+    if grew := growth(months[1], months[-1]):
+        sys.exit("\n".join(grew))
+    print("flat", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -56,15 +56,15 @@ class Learned:
     def finetune(self, epochs: int) -> Learned:
         """Return the model after `epochs` more passes over the node's own data; nothing in its folder changes.
 
-        If the node keeps part of the model personal, only that part is trained. Raises UserError if the task has no
-        torch model, LearningError if training failed.
+        If the node keeps part of the model personal, only that part is trained. Raises UserError if the task has a
+        learner of its own, LearningError if training failed.
         """
-        learner = of_torch(self.learner)
-        if learner is None:
+        finetune = getattr(of_torch(self.learner) or self.learner, "finetune", None)
+        if finetune is None:
             raise UserError(
-                "only a torch model can be fine-tuned", key="--finetune", value=epochs, allowed="without it"
+                "a model of this kind cannot be fine-tuned", key="--finetune", value=epochs, allowed="without it"
             )
-        return replace(self, vector=learner.finetune(self.vector, epochs))
+        return replace(self, vector=finetune(self.vector, epochs))
 
     def export(self, software: str) -> bytes:
         """Return a safetensors file that names its origin."""

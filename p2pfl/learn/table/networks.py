@@ -6,11 +6,17 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from p2pfl.errors import UserError
 from p2pfl.learn.table.schema import Schema, Weights, class_weights
+from p2pfl.learn.task import Gradient
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Floats = NDArray[np.float32]
 
 
 def layer_names(hidden: Sequence[int]) -> list[str]:
@@ -43,6 +49,32 @@ def make_loss(schema: Schema, weights: Weights | None) -> Callable[[Any, Any], T
         return (each * torch.tensor(given, dtype=torch.float32)[targets]).mean()
 
     return loss
+
+
+def make_gradient(schema: Schema, weights: Weights | None) -> Gradient:
+    """Make the loss function of arrays for a schema and weights that `make_loss` takes: it maps outputs (n, k) and
+    targets to the loss and its gradient (n, k).
+    """
+    if schema.classes is None:
+        return _squared_gradient
+    given = np.array([1.0] * schema.outputs if weights is None else class_weights(schema, schema.classes, weights))
+
+    def gradient(outputs: Floats, targets: NDArray[np.int64]) -> tuple[float, Floats]:
+        rows, shares = np.arange(len(targets)), (given[targets] / len(targets)).astype(np.float32)
+        logits = outputs - outputs.max(axis=1, keepdims=True)
+        powers = np.exp(logits)
+        sums = powers.sum(axis=1, keepdims=True)
+        loss = shares @ (np.log(sums[:, 0]) - logits[rows, targets])
+        powers /= sums
+        powers[rows, targets] -= 1
+        return float(loss), powers * shares[:, None]
+
+    return gradient
+
+
+def _squared_gradient(outputs: Floats, targets: Floats) -> tuple[float, Floats]:
+    away = outputs - targets
+    return float(np.mean(away * away)), away * np.float32(2 / away.size)
 
 
 def _squared(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -11,9 +11,9 @@ import pytest
 from p2pfl.node import read_learned
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
-from real_field import Field, processes
+from real_field import P2PFL, Field, processes  # noqa: F401 - others take it from here
 
-from tests.trees.conftest import TASK, write_table
+from tests.trees.conftest import LINEAR, TASK, write_table
 from tests.trees.test_tree_nodes import pooled
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
@@ -32,9 +32,9 @@ MOST_BYTES = 88e6
 """A tenth above what the tutorial promises of a Raspberry Pi: Pythons differ."""
 
 
-def tree_field(folder, rounds):
-    task = "\n".join(f"{key} = {_toml(value)}" for key, value in TASK.items())
-    field = Field(folder, 3, task=task, rounds=rounds, linger_s=20.0)
+def table_field(folder, rounds, nodes=3, task=TASK):
+    text = "\n".join(f"{key} = {_toml(value)}" for key, value in task.items())
+    field = Field(folder, nodes, task=text, rounds=rounds, linger_s=20.0)
     for index, name in enumerate(field.names):
         write_table(field.folder / name / "own.csv", index)
         field.set_data(name, path="own.csv")
@@ -42,9 +42,10 @@ def tree_field(folder, rounds):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_node_of_trees_loads_nothing_heavy_and_stays_small(tmp_path, monkeypatch):
+@pytest.mark.parametrize("task", [TASK, LINEAR])
+def test_a_node_of_a_table_loads_nothing_heavy_and_stays_small(tmp_path, monkeypatch, task):
     monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
-    field = tree_field(tmp_path / "field", 400)
+    field = table_field(tmp_path / "field", 400, task=task)
     with processes(field) as run:
         nodes = [run(name) for name in field.names]
         nodes[0].until(lambda: nodes[0].rounds >= 20, "rounds", deadline_s=DEADLINE_S)
@@ -59,7 +60,7 @@ def test_a_node_of_trees_loads_nothing_heavy_and_stays_small(tmp_path, monkeypat
 
 
 def test_a_site_killed_in_the_middle_is_back_and_the_trees_are_those_of_the_pooled_rows(tmp_path):
-    field = tree_field(tmp_path / "field", ROUNDS)
+    field = table_field(tmp_path / "field", ROUNDS)
     with processes(field) as run:
         nodes = [run(name) for name in field.names]
         nodes[1].until(lambda: nodes[1].rounds >= 5, "rounds", deadline_s=DEADLINE_S)

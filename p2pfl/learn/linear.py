@@ -1,27 +1,23 @@
 """Learners of models with known layers, without torch: a linear model that trains, and any that is only counted.
 
-The linear one starts from torch's bits, draws the same batches and has the same names and shapes, so that nodes with
-and without torch learn together and each resumes from the other's folder. Its steps differ from torch's by rounding
-alone, less than a millionth.
+The linear one has torch's first bits, batches, names and shapes, and its steps but for rounding, so that nodes with
+and without torch learn together and resume from each other's folders.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.chance import generator, torch_seed
 from p2pfl.config.model import TrainingConfig
-from p2pfl.errors import LearningError
 from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector, batch_sizes, draw_rows, shape_digest
-from p2pfl.learn.task import Gradient, NodeContext, Task, measures_of, scored
-from p2pfl.methods import METHODS
+from p2pfl.learn.task import NodeContext, Task, measures_for, scored
 
 Floats = NDArray[np.float32]
 
@@ -51,8 +47,8 @@ class CountedLearner:
         train, test = task.data(context)
         self.train_set, self.test_set = _rows(*train), None if test is None else _rows(*test)
         self.data_sets, self.samples = SimpleNamespace(train=self.train_set, test=self.test_set), len(train[1])
-        labels = train[1].dtype.kind != "f" and train[1].ndim == 1 < task.layers[-1]
-        self.measures = measures_of(task, labels=labels)
+        self.labels = train[1].dtype.kind != "f" and train[1].ndim == 1 < task.layers[-1]
+        self.measures = measures_for(task, labels=self.labels)
         slots = 2 if training.optimizer != "sgd" else int(training.momentum > 0)
         self.bytes_in_training = 4 * (self.size * (2 + slots) + max(sizes))
         """As in `TorchModel`: weights, gradients, the optimizer's values, and as much as the largest tensor."""
@@ -64,22 +60,13 @@ class CountedLearner:
         return {}
 
 
-def is_linear(task: Task, training: TrainingConfig) -> bool:
-    """Return True if `LinearLearner` can train that: plain SGD, by a method of ours (a user's takes tensors)."""
-    is_plain = training.optimizer == "sgd" and not training.keep_optimizer
-    return task.gradient is not None and is_plain and not METHODS.own(training.method or "")
-
-
 class LinearLearner(CountedLearner):
-    """The `Learner` of a task with one layer and a `gradient`. Vectors (d,) have weights (outputs, width), then biases
-    (outputs,).
-    """
+    """The `Learner` of a task with one layer and a `gradient`: weights (outputs, width), then biases (outputs,)."""
 
     def __init__(self, task: Task, context: NodeContext, training: TrainingConfig) -> None:
         super().__init__(task, context, training)
         self.context, self.training = context, training
         self.digest, self.preprocessing = task.digest, task.preprocessing
-        self._gradient = cast("Gradient", task.gradient)
 
     def initial(self) -> Vector:
         """Draw as torch's `Linear` does: from 24 bits of each word of the Mersenne Twister."""
@@ -89,35 +76,17 @@ class LinearLearner(CountedLearner):
         return (bits * 2.0**-24 * (2 * bound) - bound).astype(np.float32)
 
     def train(self, start: RoundStart, round_index: int) -> LocalRound:
-        place, rate = ("batches", self.context.node), self.training.rate(round_index, start.elapsed_s, start.closing)
-        vector, losses = self._descend(start, self.training, rate, *place, round_index)
-        loss = float(np.mean(losses, dtype=np.float32))
-        return LocalRound(vector=vector, steps=len(losses), learning_rate=rate, samples=self.samples, loss=loss)
-
-    def finetune(self, vector: Vector, epochs: int) -> Vector:
-        """Return the model (d,) after so many passes over the node's own data. Raises LearningError: it diverged."""
-        training = replace(self.training, local_steps=None, local_epochs=epochs)
-        rate, place = training.learning_rate, ("finetune", self.context.node)
-        tuned, _ = self._descend(RoundStart(vector), training, rate, *place)
-        if not np.isfinite(tuned).all():
-            text = "the model is not finite after fine-tuning (learning_rate too high?)"
-            raise LearningError(f"{self.task.name}: {text}")
-        return tuned
-
-    def _descend(
-        self, start: RoundStart, training: TrainingConfig, rate: float, purpose: str, *place: int
-    ) -> tuple[Floats, list[float]]:
-        """Return the model after a round, and the loss of each step. Its rows are drawn for `purpose` and `place`."""
-        sizes = batch_sizes(training, self.samples)
-        rows = draw_rows(self.samples, sum(sizes), generator(self.context.seed, purpose, *place))
-        inputs, targets, method = self.train_set.inputs, self.train_set.targets, start.method
+        training, method, node = self.training, start.method, self.context.node
+        rate, sizes = training.rate(round_index, start.elapsed_s, start.closing), batch_sizes(training, self.samples)
+        rng = generator(self.context.seed, "batches", node, round_index)
+        inputs, targets = self.train_set.inputs, self.train_set.targets
         w: Floats = start.model.astype(np.float32)
         g, losses, kept, given = np.empty_like(w), [], None, {"anchor": start.model, **start.given}
         (weight, bias), (of_weight, of_bias) = self._split(w), self._split(g)
         with np.errstate(all="ignore"):  # the node drops a round that is not finite
-            for batch in np.split(rows, np.cumsum(sizes)[:-1]):
-                x = inputs[batch]
-                loss, slope = self._gradient(x @ weight.T + bias, targets[batch])
+            for rows in np.split(draw_rows(self.samples, sum(sizes), rng), np.cumsum(sizes)[:-1]):
+                x = inputs[rows]
+                loss, slope = self.task.gradient(x @ weight.T + bias, targets[rows])
                 np.matmul(slope.T, x, out=of_weight)
                 slope.sum(axis=0, out=of_bias)
                 move = g if method is None else method.gradient(g, w, given)
@@ -127,7 +96,8 @@ class LinearLearner(CountedLearner):
                     move = kept = move.copy() if kept is None else training.momentum * kept + move
                 w -= rate * move
                 losses.append(loss)
-        return w, losses
+        loss = float(np.mean(losses, dtype=np.float32))
+        return LocalRound(vector=w, steps=len(sizes), learning_rate=rate, samples=self.samples, loss=loss)
 
     def evaluate(self, vector: Vector, part: str) -> Score | None:
         samples = {"test": self.test_set, "local": self.train_set}[part]
@@ -136,11 +106,10 @@ class LinearLearner(CountedLearner):
         weight, bias = self._split(vector.astype(np.float32))
         with np.errstate(all="ignore"):
             outputs = samples.inputs @ weight.T + bias
-            loss, _ = self._gradient(outputs, samples.targets)
-        labels = samples.targets.ndim == 1
-        hits = int((outputs.argmax(axis=1) == samples.targets).sum()) if labels else 0
-        count = len(outputs)
-        return scored(self.task, (outputs, samples.targets), loss, count, hits=hits, judged=count * labels)
+            loss, _ = self.task.gradient(outputs, samples.targets)
+        hits = int((outputs.argmax(axis=1) == samples.targets).sum()) if self.labels else 0
+        judged = len(outputs) * self.labels
+        return scored(self.task, (outputs, samples.targets), loss, len(outputs), hits=hits, judged=judged)
 
     def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None:
         del state

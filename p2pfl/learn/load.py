@@ -28,10 +28,11 @@ from p2pfl.config.model import NOT_FROZEN, Compute, TaskConfig, TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.foreign import UNREADABLE, refuse_special
 from p2pfl.learn.interface import KEY, WHOLE, Learner, Vector
-from p2pfl.learn.linear import CountedLearner, LinearLearner, is_linear
+from p2pfl.learn.linear import CountedLearner, LinearLearner
 from p2pfl.learn.privacy.plan import Protection
 from p2pfl.learn.privacy.rounds import HiddenRounds
 from p2pfl.learn.task import LearnerFactory, NodeContext, Task
+from p2pfl.methods import METHODS
 from p2pfl.plugins import FAILURES, describe_failure, find_object
 
 if TYPE_CHECKING:
@@ -98,11 +99,11 @@ def of_torch(learner: Learner) -> TorchLearner | None:
 
 def with_torch(learner: Learner) -> Learner:
     """Return the learner, or torch's of the same task and data in place of a `LinearLearner`."""
+    if not isinstance(learner, LinearLearner):
+        return learner
     from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - imports torch
 
-    if isinstance(learner, LinearLearner):
-        return TorchLearner(learner.task, learner.context, learner.training)
-    return learner
+    return TorchLearner(learner.task, learner.context, learner.training)
 
 
 def _load_through_torch(learner: TorchLearner, content: bytes) -> Vector:
@@ -263,7 +264,8 @@ def learner_for(
     if isinstance(task, Task):
         if (named, compute, protection) == (WHOLE, Compute(), None):
             with suppress(ValueError):  # torch's says what is wrong
-                if is_linear(task, training):
+                steps = (training.optimizer, training.keep_optimizer, METHODS.own(training.method or ""))
+                if task.gradient is not None and steps == ("sgd", False, None):  # a user's method takes tensors
                     return LinearLearner(task, context, training)
                 if counted:
                     return cast("Learner", CountedLearner(task, context, training))

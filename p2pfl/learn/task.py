@@ -41,7 +41,7 @@ from p2pfl.chance import generator
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector, shape_digest
-from p2pfl.learn.intervals import Interval, wilson
+from p2pfl.learn.intervals import wilson
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, Metric, measured_by, named
 
 if TYPE_CHECKING:
@@ -324,7 +324,7 @@ class Task:
     model: Callable[[], torch.nn.Module]
     data: Callable[[NodeContext], tuple[Any, Any]]
     loss: Callable[[Any, Any], torch.Tensor] | None = None
-    gradient: Gradient | None = None
+    gradient: Gradient | Any = None
     """The loss of arrays, for a model of one of the `layers`, which then trains without torch."""
     metrics: Mapping[str, Metric | Callable[[Any, Any], Any]] | Any = field(default_factory=dict)
     """Any stands for a list of names, which is replaced by the metrics."""
@@ -360,7 +360,7 @@ class Task:
             raise UserError(text, file=file, key="metric", value=self.metric, allowed=", ".join(known))
 
 
-def measures_of(task: Task, *, labels: bool) -> tuple[Measure, ...]:
+def measures_for(task: Task, *, labels: bool) -> tuple[Measure, ...]:
     """Return the task's measures. Raises UserError: accuracy is to be the main one, but there is none."""
     if task.metric == ACCURACY.name and not labels and task.metric not in task.metrics:
         text, others = "targets are not class labels, so there is no accuracy", (*task.metrics, LOSS.name)
@@ -370,29 +370,15 @@ def measures_of(task: Task, *, labels: bool) -> tuple[Measure, ...]:
 
 def scored(task: Task, whole: tuple[Any, ...], loss: float, samples: int, *, hits: int, judged: int) -> Score:
     """Return the score of outputs and targets, the `whole` set or nothing where no metric needs them, of which `hits`
-    labels of `judged` are right.
+    labels of `judged` are right. Intervals: of accuracy, if each row has one label, and of metrics that have one.
     """
     metrics = {name: float(metric(*whole)) for name, metric in task.metrics.items()} if whole else {}
-    return Score(
-        accuracy=hits / judged if judged else metrics.get(ACCURACY.name),
-        loss=loss,
-        samples=samples,
-        metrics=metrics,
-        intervals=_intervals_of(task, whole, hits=hits, judged=judged, samples=samples),
-    )
-
-
-def _intervals_of(task: Task, whole: tuple[Any, ...], *, hits: int, judged: int, samples: int) -> dict[str, Interval]:
-    """Return the intervals of accuracy, if each row has one label, and of the metrics that have intervals, from the
-    `whole` set's outputs and targets, or nothing. The loss has none.
-    """
-    accuracy = wilson(hits / judged, samples) if judged == samples else None
-    ends_of = {ACCURACY.name: accuracy}
-    functions = {
-        name: metric.interval for name, metric in task.metrics.items() if isinstance(metric, Metric) and metric.interval
-    }
-    ends_of |= {name: interval(*whole) for name, interval in functions.items()} if whole else {}
-    return {name: ends for name, ends in ends_of.items() if ends is not None and all(map(math.isfinite, ends))}
+    known = {name: metric.interval for name, metric in task.metrics.items() if isinstance(metric, Metric)}
+    ends_of = {ACCURACY.name: wilson(hits / judged, samples) if judged == samples else None}
+    ends_of |= {name: interval(*whole) for name, interval in known.items() if interval and whole}
+    intervals = {name: ends for name, ends in ends_of.items() if ends is not None and all(map(math.isfinite, ends))}
+    accuracy = hits / judged if judged else metrics.get(ACCURACY.name)
+    return Score(accuracy=accuracy, loss=loss, samples=samples, metrics=metrics, intervals=intervals)
 
 
 @runtime_checkable

@@ -28,7 +28,7 @@ from p2pfl.learn.interface import WHOLE, LocalRound, RoundStart, Score, Vector, 
 from p2pfl.learn.privacy.gradients import PrivateRounds, PrivateSteps
 from p2pfl.learn.privacy.plan import Plan, Protection
 from p2pfl.learn.privacy.rounds import own_part
-from p2pfl.learn.task import NodeContext, Task, measures_of
+from p2pfl.learn.task import NodeContext, Task, measures_for
 from p2pfl.learn.tensors import DataSets, Samples, TensorSamples, draw_batches, read_samples
 from p2pfl.learn.torch_model import TorchModel
 from p2pfl.plugins import FAILURES, describe_failure
@@ -68,7 +68,7 @@ class TorchLearner:
         if training.logit_adjust and (not self.classes or task.loss is not None):
             text, value = "adjusts the cross entropy of class labels, which this task has not", training.logit_adjust
             raise UserError(text, file=task.name, key="training.logit_adjust", value=value, allowed="0")
-        self.measures = measures_of(task, labels=self.labels)
+        self.measures = measures_for(task, labels=self.labels)
         """The task's measures, the main one first."""
         self.private = None if protection is None else PrivateRounds(protection, self.model, self.train_set)
 

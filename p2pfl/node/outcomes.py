@@ -24,7 +24,7 @@ from p2pfl.config.model import STATE_DIR, Compute, FederationConfig
 from p2pfl.errors import UserError
 from p2pfl.foreign import read_file
 from p2pfl.learn.interface import WHOLE, Learner, Vector
-from p2pfl.learn.load import PREPROCESSING, from_safetensors, metadata_of, of_torch, to_safetensors
+from p2pfl.learn.load import PREPROCESSING, from_safetensors, metadata_of, of_torch, to_safetensors, with_torch
 from p2pfl.node.assembly import ORIGIN, digest_of, load_learner, replay
 from p2pfl.node.folders import newest
 from p2pfl.storage import Loaded, peek
@@ -56,15 +56,15 @@ class Learned:
     def finetune(self, epochs: int) -> Learned:
         """Return the model after `epochs` more passes over the node's own data; nothing in its folder changes.
 
-        If the node keeps part of the model personal, only that part is trained. Raises UserError if the task has a
-        learner of its own, LearningError if training failed.
+        If the node keeps part of the model personal, only that part is trained. Raises UserError if the task has no
+        torch model, LearningError if training failed.
         """
-        finetune = getattr(of_torch(self.learner) or self.learner, "finetune", None)
-        if finetune is None:
+        learner = of_torch(with_torch(self.learner))
+        if learner is None:
             raise UserError(
-                "a model of this kind cannot be fine-tuned", key="--finetune", value=epochs, allowed="without it"
+                "only a torch model can be fine-tuned", key="--finetune", value=epochs, allowed="without it"
             )
-        return replace(self, vector=finetune(self.vector, epochs))
+        return replace(self, vector=learner.finetune(self.vector, epochs))
 
     def export(self, software: str) -> bytes:
         """Return a safetensors file that names its origin."""

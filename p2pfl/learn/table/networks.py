@@ -16,8 +16,6 @@ from p2pfl.learn.task import Gradient
 if TYPE_CHECKING:
     from torch import Tensor
 
-Floats = NDArray[np.float32]
-
 
 def layer_names(hidden: Sequence[int]) -> list[str]:
     """Return the names that the linear layers of such a model have in the `state_dict`, in order."""
@@ -52,14 +50,12 @@ def make_loss(schema: Schema, weights: Weights | None) -> Callable[[Any, Any], T
 
 
 def make_gradient(schema: Schema, weights: Weights | None) -> Gradient:
-    """Make the loss function of arrays for a schema and weights that `make_loss` takes: it maps outputs (n, k) and
-    targets to the loss and its gradient (n, k).
-    """
+    """Make the same of arrays, without torch, for a schema and weights that `make_loss` has taken."""
     if schema.classes is None:
         return _squared_gradient
     given = np.array([1.0] * schema.outputs if weights is None else class_weights(schema, schema.classes, weights))
 
-    def gradient(outputs: Floats, targets: NDArray[np.int64]) -> tuple[float, Floats]:
+    def gradient(outputs: NDArray[np.float32], targets: NDArray[np.int64]) -> tuple[float, NDArray[np.float32]]:
         rows, shares = np.arange(len(targets)), (given[targets] / len(targets)).astype(np.float32)
         logits = outputs - outputs.max(axis=1, keepdims=True)
         powers = np.exp(logits)
@@ -72,7 +68,7 @@ def make_gradient(schema: Schema, weights: Weights | None) -> Gradient:
     return gradient
 
 
-def _squared_gradient(outputs: Floats, targets: Floats) -> tuple[float, Floats]:
+def _squared_gradient(outputs: NDArray[np.float32], targets: NDArray[np.float32]) -> tuple[float, NDArray[np.float32]]:
     away = outputs - targets
     return float(np.mean(away * away)), away * np.float32(2 / away.size)
 

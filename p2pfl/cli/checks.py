@@ -27,7 +27,6 @@ from p2pfl.engine.state import Codecs, NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features import import_declared
 from p2pfl.learn.figures import about_lone_classes, own_classes, unscaled
-from p2pfl.learn.load import CountedLearner
 from p2pfl.learn.methods import method_of
 from p2pfl.learn.table.rows import mistakes_of
 from p2pfl.learn.task import leaves_few_classes
@@ -215,7 +214,7 @@ def _warn_of_data(inspected: Inspected) -> None:
 def _look_for_room(inspected: Inspected) -> None:
     """Check that disks and memory have room for the nodes that are here."""
     federation = inspected.federation
-    is_counted = any(isinstance(learner, CountedLearner) for learner in inspected.learners.values())
+    is_counted = any(not hasattr(learner, "train") for learner in inspected.learners.values())
     program = None if is_counted else program_bytes(inspected.learners.values())
     written: list[tuple[float, str]] = []
     for index in sorted(inspected.here.keys() & inspected.learners.keys()):

@@ -6,6 +6,7 @@ umask 022
 
 USER_NAME=p2pfl
 UNIT='p2pfl@.service'
+ANSWERS_WITHIN_S=900 # TimeoutStartSec of the unit: a node may read large tables first
 # On aarch64, torch 2.10 dies with "illegal instruction" on a Raspberry Pi 3 or 4, which lack the atomics of ARMv8.1,
 # and from 2.11 on it brings CUDA along, unless it comes from PyTorch's own CPU index.
 AARCH64_TORCH='torch<2.10'
@@ -22,7 +23,9 @@ Without FEDERATION only the software is installed or updated. A second run chang
 
   --node NAME        which node this machine is; needed if FEDERATION holds no node's folder, or several
   --source WHAT      a wheel, a checkout or the name of a distribution; by default the checkout that this
-                     script is in, or else p2pfl-gossip
+                     script is in, or else p2pfl-gossip. In a bundle of `p2pfl deploy push` it is the bundle,
+                     which needs no network: its hashes are compared, an environment is made and tried beside
+                     the one that runs, then they are switched; if the node does not answer, switched back
   --torch cpu        torch without CUDA (the default); on aarch64 that is torch before 2.10, elsewhere
                      it needs --torch-index
   --torch default    the newest torch that pip finds; it may bring gigabytes of CUDA libraries
@@ -30,13 +33,16 @@ Without FEDERATION only the software is installed or updated. A second run chang
   --torch-index URL  one more index to look for torch in (pip's --extra-index-url)
   --python PATH      the Python to use, 3.11 or newer; python3 by default
   --start            enable the node's service, start it now and at every boot
+  --rollback         switch to the environment before, which a bundle has replaced; needs --node
+  --probe            print what this machine is, for `p2pfl deploy push`; change nothing
   --uninstall        stop the service and remove the software; keys, state and settings stay
   --root DIR         put everything below DIR, as any user, without a system user and without systemctl
   --dry-run          print the steps and take none
   -h, --help         this text
 
 What is where:
-  /opt/p2pfl/venv                       the software; owned by root
+  /opt/p2pfl/venv                       the software; owned by root. From a bundle it is a link into
+                                        /opt/p2pfl/env, and /opt/p2pfl/previous is the one before
   /usr/local/bin/p2pfl                  a link to its command
   /etc/systemd/system/p2pfl@.service    the service; its instance is the node's name
   /var/lib/p2pfl                        the federation: not in /etc, since the node's state stands in its folder;
@@ -50,10 +56,13 @@ Exit codes: 0 done, 2 this call, this machine or this federation cannot work, ot
 END
 }
 
-say() { printf '%s\n' "$*"; }
-warn() { printf 'warning: %s\n' "$*" >&2; }
+# Whoever listens may go away: what has begun goes on.
+trap '' HUP PIPE
+say() { printf '%s\n' "$*" 2>/dev/null || true; }
+step() { say "* $*"; } # what `p2pfl deploy push` shows
+warn() { printf 'warning: %s\n' "$*" >&2 || true; }
 refuse() {
-    printf 'error: %s\n' "$*" >&2
+    printf 'error: %s\n' "$*" >&2 || true
     exit 2
 }
 
@@ -76,7 +85,7 @@ systemctl_run() {
 
 parse_arguments() {
     federation='' node='' source='' torch=cpu torch_index='' python=python3 root=''
-    start='' uninstall='' dry_run=''
+    start='' uninstall='' dry_run='' rollback='' probe='' bundle='' shared=()
     while [ $# -gt 0 ]; do
         case $1 in
             --node | --source | --torch | --torch-index | --python | --root)
@@ -86,6 +95,8 @@ parse_arguments() {
                 ;;
             --start) start=yes ;;
             --uninstall) uninstall=yes ;;
+            --rollback) rollback=yes ;;
+            --probe) probe=yes ;;
             --dry-run) dry_run=yes ;;
             -h | --help)
                 usage
@@ -121,6 +132,7 @@ check_arguments() {
     case $node in
         -* | .* | *[!A-Za-z0-9._-]*) refuse "--node $node: not the name of a node" ;;
     esac
+    [ -z "$rollback" ] || [ -n "$node" ] || refuse "--rollback needs --node NAME"
     [ -z "$start" ] || [ -z "$root" ] || refuse "--start starts a service of this machine: not with --root"
     if [ -n "$root" ]; then
         case $root in
@@ -131,6 +143,7 @@ check_arguments() {
     fi
     prefix=$root/opt/p2pfl
     venv=$prefix/venv
+    software=$venv # what checks a federation
     unit_file=$root/etc/systemd/system/$UNIT
     command_link=$root/usr/local/bin/p2pfl
     home=$root/var/lib/p2pfl
@@ -145,6 +158,9 @@ check_machine() {
     if [ -z "$root$dry_run" ]; then
         [ "$(id -u)" -eq 0 ] || refuse "this changes the system: run it with sudo, or look first with --dry-run"
         [ -d /run/systemd/system ] || refuse "systemd does not run here"
+        local lock
+        exec {lock}>/run/p2pfl-install.lock
+        [ -n "$probe" ] || flock -n "$lock" || refuse "another install.sh is at work here: wait for its end"
     fi
 }
 
@@ -158,11 +174,24 @@ check_python() {
         refuse "this Python cannot make virtual environments: apt install python3-venv"
 }
 
+# One line: processor, Python, C library, kB free where the software and its bundle go, seconds since 1970.
+probe() {
+    local python_version libc free
+    python_version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    libc=$(getconf GNU_LIBC_VERSION 2>/dev/null) || refuse "this system has no glibc, for which the packages are built"
+    free=$(df -Pk /opt /var/tmp | awk 'NR > 1 && (least == "" || $4 < least) { least = $4 } END { print least }')
+    say "probe $(uname -m) $python_version ${libc#glibc } $free $(date +%s)"
+}
+
 # -- what to install ------------------------------------------------------------------------------------------------
 
 choose_source() {
     here=$(cd "$(dirname "$0")" && pwd)
     [ -f "$here/$UNIT" ] || refuse "$UNIT is missing beside $0"
+    if [ -z "$source" ] && [ -f "$here/KIND" ]; then
+        bundle=$here
+        return
+    fi
     if [ -z "$source" ]; then
         source=p2pfl-gossip
         if [ -f "$here/../pyproject.toml" ]; then source=$(dirname "$here"); fi
@@ -172,6 +201,25 @@ choose_source() {
     else
         case $source in */* | *.whl) refuse "--source $source: there is no such file or folder" ;; esac
     fi
+}
+
+# Sets `fresh`, the environment that is to be. A file without a hash counts as one with a wrong hash.
+check_bundle() {
+    local processor made_for libc version listed
+    step "comparing hashes"
+    listed=$(sed 's/^[0-9a-f]*  //' "$bundle/SHA256SUMS" | sort)
+    [ "$listed" = "$(cd "$bundle" && find . -type f ! -name SHA256SUMS -printf '%P\n' | sort)" ] ||
+        refuse "$bundle: the files are not those of SHA256SUMS: make the bundle anew"
+    (cd "$bundle" && sha256sum --strict --quiet -c SHA256SUMS) >&2 ||
+        refuse "$bundle: a file is not what its hash says: delete the bundle and push again; if that does not help," \
+            "the memory card is failing"
+    read -r processor made_for libc version <"$bundle/KIND"
+    [ "$processor" = "$(uname -m)" ] || refuse "the bundle is for $processor; this machine is $(uname -m)"
+    "$python" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$made_for')" ||
+        refuse "the bundle is for Python $made_for; here is $("$python" --version)"
+    printf '%s\n' "glibc $libc" "$(getconf GNU_LIBC_VERSION)" | sort -CV ||
+        refuse "the bundle is for glibc $libc or newer; here is $(getconf GNU_LIBC_VERSION)"
+    fresh=env/$version-$(sha256sum "$bundle/SHA256SUMS" | cut -c 1-12)
 }
 
 # Sets `extra` and `torch_spec`.
@@ -321,6 +369,7 @@ install_software() {
     if [ -n "$torch_spec" ]; then wanted+=("$torch_spec"); fi
     if [ -n "$torch_index" ]; then wanted+=(--extra-index-url "$torch_index"); fi
     run install -d -m 755 "$prefix"
+    run rm -f "$venv/.complete" # it is no bundle's any more
     # Also after an upgrade of the system, which takes away the Python that the environment was made with.
     if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then run "$python" -m venv --clear "$venv"; fi
     run "${pip[@]}" install --upgrade "${wanted[@]}"
@@ -352,19 +401,24 @@ link_command() {
 
 install_unit() {
     run install -d -m 755 "$(dirname "$unit_file")"
-    run install -m 644 "$here/$UNIT" "$unit_file"
+    run install -m 644 "$1" "$unit_file"
     systemctl_run daemon-reload
 }
 
 # A new federation is checked as a whole before anything of it takes the place of what is there.
 install_federation() {
+    stage_federation
+    place_federation
+}
+
+stage_federation() {
     local owner=() nodes_owner=()
     if [ -z "$root" ]; then owner=(-o root -g "$USER_NAME") nodes_owner=(-o "$USER_NAME" -g "$USER_NAME"); fi
     run install -d -m 750 "${owner[@]}" "$home"
     run install -d -m 700 "${nodes_owner[@]}" "$home/$node"
     warn_of_loopback
     if [ "$federation" = "$(realpath -m "$home")" ]; then
-        run_as_node "$venv/bin/p2pfl" check "$home"
+        run_as_node "$software/bin/p2pfl" check "$home"
         return
     fi
     run rm -rf "$staged"
@@ -373,6 +427,10 @@ install_federation() {
     copy_shared
     if [ -d "$federation/$node" ]; then copy_own; fi
     check_staged
+}
+
+place_federation() {
+    [ -d "$staged" ] || [ -n "$dry_run" ] || return 0
     if differs; then replace_by_staged; else say "$home has all of this already"; fi
     run rm -rf "$staged"
 }
@@ -412,18 +470,25 @@ check_staged() {
         if [ -e "$staged/$node/$name" ] || [ -L "$staged/$node/$name" ]; then continue; fi
         lent+=("$staged/$node/$name")
         if [ "$name" = state ]; then
-            # On a volume of its own it cannot be lent, and is looked at by the node alone.
-            run_as_node cp -al "$entry" "$staged/$node/$name" 2>/dev/null || run_as_node rm -rf "$staged/$node/$name"
+            # A node that runs replaces files meanwhile.
+            lend_state "$entry" || lend_state "$entry" || lend_state "$entry" ||
+                warn "$entry: the state is on a volume of its own, and was not looked at"
         else
             run_as_node ln -s "$entry" "$staged/$node/$name"
         fi
     done
-    run_as_node "$venv/bin/p2pfl" check "$staged" || fine=''
+    run_as_node "$software/bin/p2pfl" check "$staged" || fine=''
     if [ "${#lent[@]}" -gt 0 ]; then run_as_node rm -rf "${lent[@]}"; fi
     if [ -z "$fine" ]; then
         run rm -rf "$staged"
         refuse "$federation cannot work, as said above: nothing of it was installed, $home is as it was"
     fi
+}
+
+lend_state() {
+    run_as_node cp -al "$1" "$staged/$node/state" 2>/dev/null && return
+    run_as_node rm -rf "$staged/$node/state"
+    return 1
 }
 
 # Whether anything of the copy is not there yet.
@@ -441,6 +506,7 @@ differs() {
 replace_by_staged() {
     local owner=() nodes_owner=() entry name
     if [ -z "$root" ]; then owner=(-o root -g "$USER_NAME") nodes_owner=(-o "$USER_NAME" -g "$USER_NAME"); fi
+    placed=()
     run rm -rf "$previous"
     run install -d -m 750 "${owner[@]}" "$previous"
     run install -d -m 700 "${nodes_owner[@]}" "$previous/$node"
@@ -449,11 +515,13 @@ replace_by_staged() {
         if [ "$name" = node.key ] && [ -e "$home/$node/node.key" ]; then continue; fi
         if [ -e "$home/$node/$name" ]; then run_as_node mv -T "$home/$node/$name" "$previous/$node/$name"; fi
         run_as_node mv -T "$entry" "$home/$node/$name"
+        placed+=("$node/$name")
     done
     for entry in "${shared[@]}"; do
         name=${entry#./}
         if [ -e "$home/$name" ]; then run mv -T "$home/$name" "$previous/$name"; fi
         run mv -T "$staged/$name" "$home/$name"
+        placed+=("$name")
     done
     if [ -f "$previous/federation.toml" ]; then
         say "what was there before is kept in $previous; to go back: $0 --node $node $previous"
@@ -479,6 +547,161 @@ start_node() {
     run systemctl enable --now "p2pfl@$node.service"
 }
 
+# -- a second environment beside the first ----------------------------------------------------------------------------
+
+# Prints the environment in use, relative to $prefix.
+current() {
+    if [ -L "$venv" ]; then readlink "$venv"; elif [ -d "$venv" ]; then echo env/before; fi
+}
+
+make_environment() {
+    software=$prefix/$fresh
+    local pip=("$software/bin/python" -m pip --disable-pip-version-check --no-cache-dir)
+    if [ -f "$software/.complete" ] && "$software/bin/python" -c 'import p2pfl' 2>/dev/null; then return; fi
+    step "making the environment $software"
+    if [ -z "$dry_run" ]; then trap 'rm -rf "$software"' EXIT; fi
+    run install -d -m 755 "$prefix" "$prefix/env"
+    run "$python" -m venv --clear "$software"
+    run "${pip[@]}" install --quiet --no-index "$bundle"/wheels/*.whl
+    run install -m 644 "$here/$UNIT" "$software/$UNIT"
+    step "trying it"
+    run_as_node "$software/bin/p2pfl" --version
+    # Here a torch with instructions that this processor lacks dies, and not in the service.
+    run_as_node "$software/bin/python" -c \
+        'import p2pfl.node.application, importlib.util as u; u.find_spec("torch") and __import__("torch")'
+    run touch "$software/.complete"
+    run sync -f "$prefix"
+}
+
+point() {
+    run ln -sfn "$2" "$1.new"
+    run mv -fT "$1.new" "$1"
+}
+
+# Switches to an environment, and to the staged federation; back if the node does not answer.
+switch_to() {
+    local to=$1
+    old=$(current) placed=() answered=''
+    if [ "$to" = "$old" ] && { [ ! -d "$staged" ] || ! differs; }; then
+        run rm -rf "$staged"
+        say "$venv and $home have all of this already"
+        trap show_log EXIT
+        start_node
+        must_answer
+        trap - EXIT
+        return
+    fi
+    if [ -n "$start" ] && [ -n "$old" ] && answers; then answered=yes; fi
+    step "switching"
+    stop_nodes
+    trap go_back EXIT
+    if [ -d "$venv" ] && [ ! -L "$venv" ]; then # of a version that had one environment
+        if [ -f "$unit_file" ]; then run install -m 644 "$unit_file" "$venv/$UNIT"; fi
+        run rm -rf "$prefix/env/before"
+        run mv -T "$venv" "$prefix/env/before"
+    fi
+    point "$venv" "$to"
+    link_command
+    install_unit "$venv/$UNIT"
+    if [ -n "$federation" ]; then place_federation; fi
+    wake
+    must_answer
+    trap - EXIT
+    if [ -n "$old" ] && [ "$old" != "$to" ]; then point "$prefix/previous" "$old"; fi
+    prune
+}
+
+must_answer() {
+    [ -z "$start" ] || [ -n "$dry_run" ] || node_answers || exit 1
+}
+
+wake() {
+    if [ "${#stopped[@]}" -gt 0 ]; then run systemctl start "${stopped[@]}"; fi
+    start_node
+}
+
+show_log() {
+    warn "p2pfl@$node has stopped or does not answer; the end of its log:"
+    journalctl -u "p2pfl@$node" -n 20 --no-pager >&2 || true
+}
+
+# However the switch failed. What there was before runs again.
+go_back() {
+    trap - EXIT
+    set +e
+    show_log
+    systemctl_run stop 'p2pfl@*'
+    if [ -z "$old" ]; then
+        step "failed: the environment stays, and the service is stopped"
+        return
+    fi
+    step "switching back to $old"
+    run rm -rf "$staged"
+    point "$venv" "$old"
+    if [ -f "$venv/$UNIT" ]; then install_unit "$venv/$UNIT"; fi
+    restore_previous
+    run systemctl reset-failed 'p2pfl@*'
+    wake
+    if [ -n "$answered" ] && ! node_answers; then warn "p2pfl@$node does not answer now either"; fi
+    if [ -z "$rollback" ]; then prune; fi
+}
+
+# Takes away what `replace_by_staged` has put there, and puts back what it has kept.
+restore_previous() {
+    local name entry
+    for name in "${placed[@]}"; do
+        case $name in "$node"/*) run_as_node rm -rf "$home/$name" ;; *) run rm -rf "$home/$name" ;; esac
+    done
+    [ "${#placed[@]}" -gt 0 ] || return 0
+    for entry in "$previous/$node"/*; do run_as_node mv -T "$entry" "$home/$node/$(basename "$entry")"; done
+    for entry in "$previous"/*; do
+        if [ "$entry" != "$previous/$node" ]; then run mv -T "$entry" "$home/$(basename "$entry")"; fi
+    done
+    run rm -rf "$previous"
+}
+
+# Two environments stay.
+prune() {
+    local entry
+    for entry in "$prefix"/env/*; do
+        case env/$(basename "$entry") in "$(current)" | "$(readlink "$prefix/previous")") ;; *) run rm -rf "$entry" ;; esac
+    done
+}
+
+# Whether the node says something now.
+answers() {
+    local said
+    said=$(cd / && runuser -u "$USER_NAME" -- "$venv/bin/p2pfl" status "$home" --format csv 2>/dev/null) || true
+    grep -Eq "^(http[^,]*,$node,[a-z]+,[0-9]|,$node,.*runs without a page)" <<<"$said"
+}
+
+# Waits for that. One that did not answer before, such as one that waits to be a member, need only be ready for systemd.
+node_answers() {
+    local end=$((SECONDS + ANSWERS_WITHIN_S))
+    step "waiting for its answer"
+    while [ "$SECONDS" -lt "$end" ]; do
+        case $(systemctl is-active "p2pfl@$node.service") in
+            active) if [ -z "$answered" ] || answers; then return 0; fi ;;
+            inactive) return 0 ;; # its rounds are done
+            *) return 1 ;;
+        esac
+        sleep 1
+    done
+    return 1
+}
+
+roll_back() {
+    local wanted
+    wanted=$(readlink "$prefix/previous") || refuse "there is no environment before this one: nothing to go back to"
+    software=$prefix/$wanted start=yes
+    [ -x "$software/bin/p2pfl" ] || refuse "$software is gone"
+    step "trying $wanted"
+    # Not bin/p2pfl: in an environment that was moved here it names the Python of the present one.
+    run_as_node "$software/bin/python" -m p2pfl check "$home" ||
+        refuse "the version before cannot go on with what is here, as said above: nothing was changed"
+    switch_to "$wanted"
+}
+
 uninstall() {
     local link
     for link in "$root"/etc/systemd/system/*.wants/p2pfl@*.service; do
@@ -488,7 +711,7 @@ uninstall() {
     run rm -f "$unit_file"
     systemctl_run daemon-reload
     if [ "$(readlink "$command_link")" = "$venv/bin/p2pfl" ]; then run rm -f "$command_link"; fi
-    run rm -rf "$venv"
+    run rm -rf "$venv" "$prefix/env" "$prefix/previous"
     if [ -d "$prefix" ]; then run rmdir --ignore-fail-on-non-empty "$prefix"; fi
     say "kept: $home, with keys and state, and the user $USER_NAME, who owns them"
     say "to lose them for good: rm -r $home; userdel $USER_NAME"
@@ -514,15 +737,31 @@ if [ -n "$uninstall" ]; then
     uninstall
     exit 0
 fi
+if [ -n "$rollback" ]; then
+    roll_back
+    conclude
+    exit 0
+fi
 check_python
+if [ -n "$probe" ]; then
+    probe
+    exit 0
+fi
 choose_source
-choose_torch
+if [ -n "$bundle" ]; then check_bundle; else choose_torch; fi
 choose_node
 make_user
-stop_nodes
-install_software
-install_unit
-if [ -n "$federation" ]; then install_federation; fi
-start_nodes
-start_node
+if [ -n "$bundle" ]; then
+    cd /
+    make_environment
+    if [ -n "$federation" ]; then stage_federation; fi
+    switch_to "$fresh"
+else
+    stop_nodes
+    install_software
+    install_unit "$here/$UNIT"
+    if [ -n "$federation" ]; then install_federation; fi
+    start_nodes
+    start_node
+fi
 conclude

@@ -28,6 +28,7 @@ from p2pfl.features.sums import (
     StatePiece,
     StateWanted,
     SumStanding,
+    ThinPost,
     Total,
     Want,
     Wave,
@@ -35,6 +36,7 @@ from p2pfl.features.sums import (
     encode_statement,
 )
 from p2pfl.features.sums.talk import CHANNEL as SUMS
+from p2pfl.features.sums.talk import THIN
 from p2pfl.features.tables.agreeing import CHANNEL as SCHEMA
 from p2pfl.features.tables.agreeing import ProposalPart, ProposalsHeld
 from p2pfl.wire import Offer, PartHeld, Receipt, Side, encode
@@ -178,6 +180,7 @@ ASIDE = [
     (SUMS, Piece(size=9, offset=4, part=b"ab"), "941e0904c4026162"),
     (SUMS, Credit(taken=7), "921f07"),
     (SUMS, Farewell(), "9120"),
+    (THIN, ThinPost(author=2, statement=[5, D1, 3, 0], signature=b""), f"942102{'9405c410' + '01' * 16 + '0300'}c400"),
     (
         STANDINGS,
         SumStanding(member=2, serial=300, sums=4, digest=bytes(32), signature=bytes([9]) * 64),

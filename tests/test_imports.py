@@ -122,6 +122,7 @@ a message of Flower's was made, which nobody compares.
 def test_no_node_imports_the_clock_that_ends_invites():
     users = {name for name, path in modules().items() if "seconds_now" in path.read_text(encoding="utf-8")}
     assert users == {
+        "p2pfl.cli.deploy",
         "p2pfl.console",
         "p2pfl.features.members.changes",
         "p2pfl.features.members.joining",

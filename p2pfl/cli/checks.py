@@ -21,12 +21,12 @@ from p2pfl.config.members import members_file
 from p2pfl.config.model import FederationConfig, Member, NodeConfig
 from p2pfl.console.output import size
 from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.engine.changes import check_format
 from p2pfl.engine.engine import codecs_of
 from p2pfl.engine.state import Codecs, NodeState
-from p2pfl.errors import UserError
+from p2pfl.errors import StorageError, UserError
 from p2pfl.features import import_declared
 from p2pfl.learn.figures import about_lone_classes, own_classes, unscaled
-from p2pfl.learn.load import CountedLearner
 from p2pfl.learn.methods import method_of
 from p2pfl.learn.table.rows import mistakes_of
 from p2pfl.learn.task import leaves_few_classes
@@ -44,6 +44,7 @@ from p2pfl.reporting.figures import (
     names,
     traffic,
 )
+from p2pfl.storage import peek
 from p2pfl.storage.disk import refuse_shared
 from topologies import Topology, TopologyError
 from topologies.metrics.byzantine import warnings
@@ -105,6 +106,18 @@ def _look_into(inspected: Inspected, member: Member) -> None:
         inspected.mistakes.append(mistake)
     _look_at_tls(inspected, member, node)
     _look_at_key(inspected, member, node)
+    _look_at_state(inspected, node)
+
+
+def _look_at_state(inspected: Inspected, node: NodeConfig) -> None:
+    """Look whether this version can go on with the node's state, as far as we may read it."""
+    with suppress(OSError):
+        try:
+            if node.state_dir.is_dir() and (loaded := peek(node.state_dir)) is not None:
+                check_format(loaded.state.header)
+        except StorageError as error:
+            allowed = "the version that wrote it, or a backup of before"
+            inspected.mistakes.append(UserError(str(error), file=node.state_dir, allowed=allowed))
 
 
 def _look_at_tls(inspected: Inspected, member: Member, node: NodeConfig) -> None:
@@ -201,7 +214,7 @@ def _warn_of_data(inspected: Inspected) -> None:
 def _look_for_room(inspected: Inspected) -> None:
     """Check that disks and memory have room for the nodes that are here."""
     federation = inspected.federation
-    is_counted = any(isinstance(learner, CountedLearner) for learner in inspected.learners.values())
+    is_counted = any(not hasattr(learner, "train") for learner in inspected.learners.values())
     program = None if is_counted else program_bytes(inspected.learners.values())
     written: list[tuple[float, str]] = []
     for index in sorted(inspected.here.keys() & inspected.learners.keys()):

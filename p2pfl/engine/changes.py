@@ -257,8 +257,7 @@ def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mappi
 
     Raises StorageError if it was written by another version of this software, or by other software.
     """
-    if header.get("format") != FORMAT:
-        raise StorageError(f"state has format {header.get('format')!r}, this software reads {FORMAT}")
+    check_format(header)
     state = NodeState(
         channels=_vector(arrays["model"]),
         size=header["size"],
@@ -291,6 +290,12 @@ def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mappi
         if match and match[1] not in {"own", "peer"} and match[2] in header["edges"]:
             state.edges[int(match[2])].kept[match[1]] = _vector(array)
     return state
+
+
+def check_format(header: Mapping[str, Any]) -> None:
+    """Raise StorageError if the state with this header was written by a version with another format."""
+    if header.get("format") != FORMAT:
+        raise StorageError(f"state has format {header.get('format')!r}, this software reads {FORMAT}")
 
 
 def entry(change: Change) -> Entry:

@@ -412,9 +412,13 @@ class Presence:
             absence.reason, absence.is_open = absence.reason or reason, False
 
     def follow(self, now: float) -> None:
-        """Adopt changed neighbors: former ones are no longer missed, new ones may be."""
-        edges = self.core.edges
-        self.away = {peer: absence for peer, absence in self.away.items() if peer in self.core.peers}
+        """Adopt changed neighbors: former ones are no longer missed or remembered, new ones may be missed."""
+        edges, peers = self.core.edges, self.core.peers
+        self.seen.intersection_update(peers)
+        kept: list[dict[int, Any]] = [self.away, self._lines, self._opened, self._ended]
+        for known in kept:
+            for peer in known.keys() - peers:
+                del known[peer]
         for peer, edge in edges.items():
             if edge.line.session is None:
                 self.away.setdefault(peer, Absence(now))

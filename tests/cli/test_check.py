@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from contextlib import closing
 
 import pytest
 
@@ -13,6 +14,7 @@ from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.features.lan import discovery
 from p2pfl.learn.privacy import Spend, epsilon_of
 from p2pfl.reporting import MESSAGE_BYTES
+from p2pfl.storage import State, Store
 from tests.cli.conftest import change as changed
 
 
@@ -400,6 +402,14 @@ def test_a_state_folder_that_is_a_link_is_refused_with_the_folder_to_name(p2pfl,
     assert outcome.code == 2
     assert "node0/state: the state folder is a symbolic link" in outcome.err
     assert str(tmp_path / "elsewhere") in outcome.err
+
+
+def test_a_state_of_a_newer_version_is_a_mistake(p2pfl, ward):
+    with closing(Store.open(ward / "node0/state", durability="snapshot")) as store:
+        store.checkpoint(State(header={"format": 99}, arrays={}, blobs={}))
+    outcome = p2pfl("check", "ward")
+    assert outcome.code == 2
+    assert "node0/state: state has format 99, this software reads 3; allowed: the version that wrote it" in outcome.err
 
 
 def test_of_many_mistakes_the_first_twenty_are_printed_and_the_rest_counted(p2pfl, tmp_path):

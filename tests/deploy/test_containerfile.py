@@ -34,6 +34,8 @@ def test_it_copies_what_a_wheel_needs_and_no_more(steps):
         "LICENSE",
         "NOTICE",
         "tools/metadata.py",
+        "deploy/install.sh",
+        "deploy/p2pfl@.service",
         "p2pfl",
         "topologies",
         "sim",

@@ -25,7 +25,7 @@ def place(tmp_path_factory, run, install, make_five_boards):
     (five / "data/shared.csv").write_text("1,2\n", encoding="ascii")
     (five / "pi1/node.key").chmod(0o644)
     (five / "pi1/state").mkdir()
-    (five / "pi1/state/snapshot-00000001").write_bytes(b"of another machine")
+    (five / "pi1/state/kept").write_bytes(b"of another machine")
     outcome = install("--torch", "none", "--root", folder / "root", "--node", "pi1", five)
     if outcome.code != 0 and run(sys.executable, "-m", "pip", "download", "-d", folder, "--no-deps", "hatchling").code:
         pytest.skip("no package index can be reached")
@@ -82,7 +82,7 @@ def test_again_keeps_key_and_state_and_uninstall_keeps_them_too(place, install):
     """The second time the federation comes without the node's folder, as for a change of federation.toml."""
     root, home = place / "root", place / "root" / HOME
     (home / "pi1/state").mkdir(mode=0o700)
-    (home / "pi1/state/snapshot-00000001").write_bytes(b"learned")
+    (home / "pi1/state/kept").write_bytes(b"learned")
     key = (home / "pi1/node.key").read_bytes()
     shutil.rmtree(place / "five/pi1")
     changed = (place / "five/federation.toml").read_text(encoding="utf-8").replace("rounds = 200", "rounds = 300")
@@ -98,5 +98,5 @@ def test_again_keeps_key_and_state_and_uninstall_keeps_them_too(place, install):
     gone = ("opt/p2pfl", "usr/local/bin/p2pfl", "etc/systemd/system/p2pfl@.service")
     assert not [path for path in gone if (root / path).exists() or (root / path).is_symlink()]
     assert (home / "pi1/node.key").read_bytes() == key
-    assert (home / "pi1/state/snapshot-00000001").read_bytes() == b"learned"
+    assert (home / "pi1/state/kept").read_bytes() == b"learned"
     assert install("--uninstall", "--root", root).code == 0

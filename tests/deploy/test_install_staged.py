@@ -71,7 +71,7 @@ def test_a_typo_takes_no_working_board_down(board, file, old, new, said):
 def test_what_was_there_before_is_kept_and_can_be_installed_again(board):
     before = board.content()
     (board.home / "pi1/state").mkdir(mode=0o700)
-    (board.home / "pi1/state/snapshot-00000001").write_bytes(b"learned")
+    (board.home / "pi1/state/kept").write_bytes(b"learned")
     board.change("rounds = 200", "rounds = 300")
     board.change("threads = 3", "threads = 2", "pi1/node.toml")
     outcome = board.install()
@@ -82,7 +82,7 @@ def test_what_was_there_before_is_kept_and_can_be_installed_again(board):
 
     back = board.install(board.home / ".previous")
     assert back.code == 0, back.err
-    assert board.content() == before | {"pi1/state/snapshot-00000001": b"learned"}
+    assert board.content() == before | {"pi1/state/kept": b"learned"}
     assert b"rounds = 300" in (board.home / ".previous/federation.toml").read_bytes()
 
 

@@ -15,12 +15,17 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
 from p2pfl.features.shared_noise import rounds as noise_rounds
 from p2pfl.features.shared_noise.rounds import SumRounds
-from p2pfl.features.sums import CommonState, Place, Refused, Standings, SumTalk
+from p2pfl.features.sums import CommonState, Place, Refused, RoundsInStep, Shorthand, Standings, SumTalk, rounds
+from p2pfl.features.sums.talk import THIN
 from p2pfl.learn import AveragedRounds
 from tests.rounds_kit import broken_off, crash_at
 from tests.shared_noise.conftest import ROUNDS, STEPS
 
 pytestmark = pytest.mark.usefixtures("hasty")
+
+
+BACK_S = 100.0
+"""The others stay until who comes back has all, however late that is."""
 
 
 @pytest.fixture
@@ -31,8 +36,9 @@ def hidden_ward(ward, monkeypatch):
     """
     monkeypatch.setattr("p2pfl.learn.averaging.LEAST_RMS", 8.0)
 
-    def make(nodes=4, *, privacy=None, training=None, **tables):
-        field = ward(nodes, training=STEPS | (training or {}), gossip={"linger_s": 3.0, "compressor": None}, **tables)
+    def make(nodes=4, *, privacy=None, training=None, linger_s=3.0, **tables):
+        gossip = {"linger_s": linger_s, "compressor": None}
+        field = ward(nodes, training=STEPS | (training or {}), gossip=gossip, **tables)
         field.tables["privacy"] = {"hide": "models", "bits": 16, "outer": "mean"} | (privacy or {})
         field.write()
         return field
@@ -63,6 +69,7 @@ async def test_all_have_the_model_of_pooled_steps_and_no_message_of_gossip_leave
     assert all(result.staleness is None for result in results)
 
 
+@pytest.mark.timeout(400)  # refused sums wait, and a busy machine lets some be refused
 async def test_who_dies_takes_its_group_out_and_is_back_with_the_others(hidden_ward, start, seen, monkeypatch):
     """A node's variate moves with the sums that its part is in, and with no others."""
     move, moved = AveragedRounds.next_model, []
@@ -75,7 +82,7 @@ async def test_who_dies_takes_its_group_out_and_is_back_with_the_others(hidden_w
 
     monkeypatch.setattr(AveragedRounds, "next_model", next_model)
     monkeypatch.setattr("p2pfl.features.sums.rounds.FIRST_S", 4.0)  # node 1 is in the first sums on a busy machine, too
-    field = hidden_ward(7, training={"method": "variate"})
+    field = hidden_ward(7, training={"method": "variate"}, linger_s=BACK_S)
     crashed = crash_at(monkeypatch, SumRounds, "_make_part", 1, lambda one: one.algorithm.facts.rounds >= 2, after=True)
     nodes = start(field)
     await broken_off(nodes[1], crashed)
@@ -97,8 +104,30 @@ async def test_who_dies_takes_its_group_out_and_is_back_with_the_others(hidden_w
     assert {is_moved for *_, is_moved in moved} == {True, False}
 
 
+async def test_a_node_of_the_version_before_sums_with_the_others(hidden_ward, start, monkeypatch):
+    """It has no channel for posts in short, and takes what is not signed for a fault."""
+    channels, settings, whole, said = RoundsInStep.channels, rounds.settings_of, Shorthand.whole, []
+
+    def without(federation, index, **how):
+        return settings(federation, index, **how | {"is_plain": index != 1})
+
+    def offered(one):
+        is_older = one.state.algorithm.index == 1
+        return tuple(each for each in channels(one) if not (is_older and each.channel is THIN))
+
+    monkeypatch.setattr(rounds, "settings_of", without)
+    monkeypatch.setattr(RoundsInStep, "channels", offered)
+    monkeypatch.setattr(Shorthand, "whole", lambda short, thin: said.append(thin) or whole(short, thin))
+    field = hidden_ward()
+    results = await finished(start(field))
+    alike(field)
+    assert [result.alarms for result in results] == [{}] * 4
+    assert said
+    assert all(thin.signature for thin in said)
+
+
 async def test_a_node_that_crashes_with_a_sum_in_hand_is_back_with_the_others(hidden_ward, start, seen, monkeypatch):
-    field = hidden_ward(training={"method": "variate"})
+    field = hidden_ward(training={"method": "variate"}, linger_s=BACK_S)
     crashed = crash_at(monkeypatch, CommonState, "commit", 1, lambda one: one.algorithm.facts.rounds == 2, after=False)
     nodes = start(field)
     await broken_off(nodes[1], crashed)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio.events import _get_running_loop, _set_running_loop
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +15,9 @@ from p2pfl.features.sums import (
     KEPT,
     LOST_S,
     MOST_VAIN,
+    PATIENCE_S,
     PIECE_BYTES,
+    CommonState,
     Place,
     Standings,
     StandingsTalk,
@@ -23,6 +27,7 @@ from p2pfl.features.sums import (
     state_digest,
 )
 from p2pfl.fleet import _with_keys
+from sim import Kernel, VirtualLoop
 
 FEDERATION, IDENTITIES = _with_keys(Federation(nodes=6, topology="complete").config)
 OLD, NEW, OTHER = (bytes([number]) * 32 for number in range(3))
@@ -185,15 +190,16 @@ DIGEST = state_digest([STATE])
 class Peers:
     """Neighbors that answer as `answers` say, by number: a function of what is wanted, or None for silence."""
 
-    def __init__(self, *answers):
-        self.answers, self.faults, self.asked = answers, [], []
+    def __init__(self, *answers, late_s=0.0):
+        """What the first one answers comes so late."""
+        self.answers, self.faults, self.asked, self.late_s = answers, [], [], late_s
         self.talk = StandingsTalk(standings(), lambda peer, _, message: self.say(peer, message), 2 * len(STATE))
 
     def say(self, peer, message):
         self.asked.append(peer)
         answer = self.answers[peer]
         if answer is not None:
-            asyncio.get_running_loop().call_soon(self.give, peer, answer(message))
+            asyncio.get_running_loop().call_later(0.0 if peer else self.late_s, self.give, peer, answer(message))
         return answer is not False
 
     def give(self, peer, piece):
@@ -253,6 +259,44 @@ async def test_a_liar_costs_a_wait_and_the_state_comes_from_another(name, impati
     assert name != "too large" or peers.asked.count(0) == 1
 
 
+def in_virtual_time(coroutine):
+    loop = VirtualLoop()
+    kernel = loop.kernel = Kernel()
+    before = _get_running_loop()
+    _set_running_loop(loop)
+    try:
+        task = loop.create_task(coroutine)
+        while not task.done():
+            assert kernel.step()
+        return task.result(), kernel.now
+    finally:
+        _set_running_loop(before)
+        loop.close()
+
+
+def small(wanted):
+    return honest(wanted, part=STATE[wanted.offset :][:1000])
+
+
+def test_a_neighbor_whose_every_piece_comes_just_in_time_is_left_for_another_and_asked_last(monkeypatch):
+    monkeypatch.setattr("p2pfl.features.sums.standings.PIECE_BYTES", 1000)
+    peers = Peers(small, small, late_s=0.9 * PATIENCE_S)
+    (state, took_s) = in_virtual_time(peers.fetch())
+    assert (state, peers.faults) == (STATE, [])
+    assert took_s < 3 * PATIENCE_S
+    peers.asked.clear()
+    assert in_virtual_time(peers.fetch()) == (STATE, 0.0)
+    assert {*peers.asked} == {1}
+
+
+def test_a_slow_neighbor_that_is_the_only_one_gives_a_state_in_the_end(monkeypatch):
+    monkeypatch.setattr("p2pfl.features.sums.standings.PIECE_BYTES", 1000)
+    peers, tries = Peers(small, late_s=0.9 * PATIENCE_S), 1
+    while in_virtual_time(peers.fetch())[0] is None:
+        tries += 1
+    assert 2 < tries < 10
+
+
 async def test_pieces_that_nobody_asked_for_are_left_out(impatient):
     peers = Peers(None)
     peers.talk.hear_piece(0, StatePiece(digest=DIGEST, size=3, offset=0, part=b"abc"))
@@ -305,6 +349,25 @@ async def test_news_go_to_all_neighbors_but_the_one_who_brought_them_and_a_new_o
     talk.closed(1)
     talk.hear(2, signed(0, 9, OTHER, serial=NOW + 5))
     assert [(peer, message.serial) for peer, message in said] == [(2, NOW + 6), (3, NOW + 6)]
+
+
+async def test_who_takes_a_state_over_gives_nothing_more_of_the_one_before_from_that_memory(monkeypatch):
+    """It would be of both."""
+    monkeypatch.setattr("p2pfl.features.sums.standings.MOST_KEPT_BYTES", 0)
+    said, memory = [], bytearray(STATE)
+    node = SimpleNamespace(say=lambda _peer, _, message: said.append(message), clock=lambda: 0.0)
+    algorithm = SimpleNamespace(facts=SimpleNamespace(samples=1))
+    common = CommonState(node, algorithm, SimpleNamespace(most_bytes=10**6), standings(), life=1)
+    common.talk.keep([memoryview(memory)[:7], memoryview(memory)[7:]], DIGEST)
+
+    async def look(_):
+        raise InterruptedError
+
+    common.look = look
+    with pytest.raises(InterruptedError):
+        await common.settle(None, 3)
+    common.talk.hear(4, StateWanted(digest=DIGEST, offset=0))
+    assert said[-1].size == 0
 
 
 async def test_who_signs_standing_after_standing_has_few_of_them_passed_on():

@@ -47,7 +47,9 @@ def complete(count):
 
 def settings_of(index, count, *, life=1, **changes):
     members = tuple(identity.public for identity in IDENTITIES[:count])
-    return SumSettings(federation=FEDERATION, members=members, index=index, life=life, **{"sums": 3} | changes)
+    return SumSettings(
+        federation=FEDERATION, members=members, index=index, life=life, **{"sums": 3, "is_plain": True} | changes
+    )
 
 
 def posted(author, statement, settings=None):

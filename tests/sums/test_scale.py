@@ -13,6 +13,7 @@ from p2pfl.features.sums import (
     LOOK_EVERY,
     MOST_SETUPS,
     MOST_SLOTS,
+    PLAIN,
     Ack,
     Blame,
     BranchPart,
@@ -58,7 +59,9 @@ def test_who_has_dropped_other_set_ups_of_an_author_than_its_neighbor_is_not_sen
     for number in range(2 * MOST_SETUPS):
         opening = SetupOpening(members=bits_of(range(5)), keys=bytes([number]) * 16 * 5)
         posts += [posted(2, opening), posted(2, Ack(setup=id_of(2, encode_statement(opening)), holds=b""))]
-    logs = [StatementLog(settings_of(index, 5), IDENTITIES[index], Blame(index)) for index in range(2)]
+    logs = [
+        StatementLog(settings_of(index, 5), IDENTITIES[index], Blame(index), lambda *_: False) for index in range(2)
+    ]
     for log, order in zip(logs, (posts, posts[::-1]), strict=True):
         for post in order:
             log.hear(4, post, id_of(2, post.body), Effects())
@@ -246,7 +249,7 @@ def test_the_next_keys_go_to_each_member_once_along_the_tree_of_the_first_sum():
     def count(_, message):
         statement = decode_statement(message.body) if isinstance(message, Post) else None
         if isinstance(statement, Keys):
-            said[statement.serial] += 1
+            said[statement.serial - PLAIN] += 1
 
     world.on_message = count
     world.ask_all("one")

@@ -4,30 +4,46 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import networkx as nx
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from p2pfl.errors import PeerFault
 from p2pfl.features.sums import (
     LARGE_BYTES,
+    MOST_KNOWN,
     MOST_LINKS,
     Branch,
     BranchPart,
+    Keys,
     MemberList,
+    Outgoing,
     Post,
+    Reveal,
     SendToNeighbor,
+    Shorthand,
+    SlotVote,
     Sums,
+    ThinPost,
     Total,
+    VectorReady,
     Wave,
     Working,
     decode_statement,
+    encode_statement,
+    id_of,
 )
+from p2pfl.features.sums.talk import THIN
 
 sys.path.insert(0, str(Path(__file__).parent))
-from sum_world import SumWorld, complete
+from sum_world import SumWorld, complete, posted
 
 COUNT, VICTIM = 12, 5
 LABELS = ("one", "two", "three", "four")
@@ -200,3 +216,202 @@ def test_a_part_without_a_vector_and_a_right_one_are_no_error_of_a_node_that_car
     parts = {1: (frozenset({1}), np.zeros(0, "<u8")), 2: (frozenset({2}), np.ones(3, "<u8"))}
     members, total = Branch(taken=taken, waiting=set(), parts=parts).merged(None)
     assert (members, total.size) == ({1}, 0)
+
+
+# -- seeds without a signature ----------------------------------------------------------------------------------------
+
+
+class Older(Sums):
+    """The version before: it signs all that it says, and takes what is not signed for a fault."""
+
+    def __init__(self, settings, *arguments, **how):
+        super().__init__(replace(settings, is_plain=False), *arguments, **how)
+
+    def hear(self, peer, message, now):
+        assert not isinstance(message, Post) or message.signature
+        return super().hear(peer, message, now)
+
+
+class MixedWorld(SumWorld):
+    """Sends nothing without a signature to an older member, as `Outgoing` does not."""
+
+    def _send(self, index, peer, message):
+        if not (isinstance(message, Post) and not message.signature and isinstance(self.nodes[peer], Older)):
+            super()._send(index, peer, message)
+
+
+def reveals(world, first=0):
+    return [each for _, each in world.messages[first:] if kind_of(each) is Reveal]
+
+
+def test_seeds_are_revealed_without_a_signature_only_where_all_members_of_the_set_up_understand_it():
+    world = world_of()
+    world.run()
+    assert {each.signature for each in reveals(world)} == {b""}
+    mixed = MixedWorld(COUNT, edges_of(4), make=dict.fromkeys(range(COUNT), Sums) | {VICTIM: Older}, sums=8)
+    mixed.ask_all(*LABELS, pause_s=0.5)
+    mixed.run()
+    mixed.check()
+    assert len(mixed.done) == COUNT * len(LABELS)
+    assert all(each.signature for each in reveals(mixed))
+    assert not mixed.held_up
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_members_are_upgraded_one_after_the_other_and_one_goes_back_while_sums_go_on(seed):
+    """One that goes back in the middle of a set-up carries no seeds in it."""
+    count, make = 5, dict.fromkeys(range(5), Older)
+    world = MixedWorld(count, complete(count), seed=seed, make=make, sums=8)
+
+    def ask(label):
+        for index in range(count):
+            world.ask(index, label)
+
+    def change(index, to):
+        world.crash(index)
+        make[index] = to
+        world.start(index)
+
+    for number in range(70):
+        world.schedule(5.0 * number, lambda number=number: ask(f"sum {number}"))
+    for index in range(count):
+        world.schedule(22.0 + 50.0 * index, lambda index=index: change(index, Sums))
+    world.schedule(302.0, lambda: change(2, Older))
+    world.run()
+    world.check()
+    signed = [bool(each.signature) for each in reveals(world)]
+    assert signed[0]
+    assert signed[-1]
+    assert not all(signed)
+    assert {done.members for _, done in world.done[-count:]} == {tuple(range(count))}
+    assert len(world.done) > 40 * count
+
+
+def drawn_of(world, author):
+    """The keys that a member has said, and the seed that it reveals in the first sum."""
+    of = [decode_statement(each.body) for _, each in world.messages if isinstance(each, Post) and each.author == author]
+    keys = next(each for each in of if isinstance(each, Keys))
+    return keys, next(each for each in of if isinstance(each, Reveal))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"own": bytes(32)},
+        {"own": b""},
+        {"number": 1},
+        {"shares": ((1, bytes(32)),)},
+    ],
+)
+def test_whoever_hands_on_a_changed_seed_is_at_fault_and_its_owner_is_not_struck(change):
+    world = SumWorld(4, complete(4))
+    world.ask_all("one")
+    world.run()
+    _, reveal = drawn_of(world, 2)
+    changed = msgspec.structs.replace(reveal, **change)
+    node, others = world.nodes[0], []
+    for body in (encode_statement(changed), encode_statement(reveal).replace(b"\xc4\x20", b"\xc5\x00\x20")):
+        others.append(body)
+        with pytest.raises(PeerFault):
+            node.hear(1, Post(author=2, body=body, signature=b""), world.now)
+    with pytest.raises(PeerFault):
+        node.hear(1, Post(author=3, body=encode_statement(reveal), signature=b""), world.now)
+    assert not node.blame.is_struck(2)
+    assert not world.held_up
+    assert decode_statement(others[1]) == reveal  # its bytes alone differ
+
+
+def test_a_seed_whose_set_up_is_not_known_here_is_no_fault_and_not_kept():
+    world = SumWorld(4, complete(4))
+    world.ask_all("one")
+    world.run()
+    _, reveal = drawn_of(world, 2)
+    other = SumWorld(4, complete(4), seed=1)
+    other.nodes[0].hear(1, Post(author=2, body=encode_statement(reveal), signature=b""), 0.0)
+    assert not other.held_up
+
+
+def test_a_member_that_was_restarted_hands_seeds_on_although_its_own_keys_of_before_are_not_kept():
+    """All ways between the others of two halves lead through it."""
+    count, middle = 16, 7
+    world = SumWorld(count, [*complete(middle + 1), *((a + middle, b + middle) for a, b in complete(count - middle))])
+    world.ask_all("one")
+    world.run()
+    first, world.on_outcome = len(world.messages), lambda *_: None
+    world.crash(middle)
+    world.start(middle)
+    for index in {*range(count)} - {middle}:
+        world.ask(index, "two")
+    world.run()
+    world.check()
+    assert {done.members for _, done in world.done if done.label == "two"} == {(*range(middle), *range(8, count))}
+    assert {bool(each.signature) for each in reveals(world, first)} == {True, False}
+    assert not world.held_up
+
+
+# -- posts in short ---------------------------------------------------------------------------------------------------
+
+
+def carried(posts):
+    """The posts at the other end of a session, and their bytes on the way."""
+    mine, theirs, came, sizes = Shorthand(), Shorthand(), [], []
+    for post in posts:
+        thin = mine.thin(post)
+        if thin is not None:
+            mine.whole(thin)
+            body = THIN.pack(thin).body
+            came.append(theirs.whole(THIN.unpack(body)))
+            sizes.append(len(body))
+    return came, sizes
+
+
+ids = st.integers(0, 100).map(lambda number: bytes([number]) * 16)
+numbers = st.integers(0, 511)
+terms = st.integers(0, 100).map(lambda number: bytes([number]) * 32)
+statements = st.one_of(
+    st.builds(VectorReady, setup=ids, number=numbers, terms=terms),
+    st.builds(Wave, setup=ids, number=numbers, epoch=numbers, terms=terms),
+    st.builds(SlotVote, setup=ids, number=numbers, chosen=ids),
+    st.builds(MemberList, setup=ids, number=numbers, members=st.binary(max_size=2), terms=terms, total=terms),
+    st.builds(Reveal, setup=ids, number=numbers, own=terms, shares=st.just(((3, bytes(32)),))),
+)
+
+
+@given(st.lists(statements, max_size=3 * MOST_KNOWN))
+def test_posts_in_short_are_the_same_at_the_other_end(all_of_them):
+    posts = [posted(1, each) for each in all_of_them]
+    assert carried(posts)[0] == posts
+
+
+def test_what_a_session_has_named_takes_one_byte_each():
+    ready = posted(1, VectorReady(setup=bytes(16), number=3, terms=bytes(32)))
+    proposal = MemberList(setup=bytes(16), number=3, members=b"\xff", terms=bytes(32), total=bytes(32))
+    listed = posted(0, proposal)
+    vote = posted(1, SlotVote(setup=bytes(16), number=3, chosen=id_of(0, listed.body)))
+    assert carried([ready, ready, listed, vote])[1][1::2] == [74, 74]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [[], [5], [5, 0, 3, 7], [[5]], [99, b""], [5, b"x" * 40, 3, b""], [5, None, 3, None], [8, bytes(16), 3, {"a": 1}]],
+)
+def test_a_short_post_that_names_nothing_known_is_a_fault(statement):
+    thin = THIN.unpack(THIN.pack(ThinPost(author=1, statement=statement, signature=b"")).body)
+    with pytest.raises(PeerFault):
+        Shorthand().whole(thin)
+
+
+def test_a_neighbor_of_the_version_before_gets_whole_posts_and_none_without_a_signature():
+    said = []
+    outgoing = Outgoing(lambda message: said.append(message) or True)
+    signed = posted(1, VectorReady(setup=bytes(16), number=3, terms=bytes(32)))
+    bare = Post(
+        author=1, body=encode_statement(Reveal(setup=bytes(16), number=3, own=bytes(32), shares=())), signature=b""
+    )
+    outgoing.put(bare)
+    outgoing.put(signed)
+    assert said == [signed]
+    outgoing.short = Shorthand()
+    outgoing.put(bare)
+    assert isinstance(said[1], ThinPost)
+    assert Shorthand().whole(said[1]) == bare

@@ -12,12 +12,13 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, msgpack
 from msgspec.msgpack import Decoder, Encoder
 
-from p2pfl.features.sums.arithmetic import COMMITMENT_BYTES, KEY_BYTES, Words, degree
+from p2pfl.errors import PeerFault
+from p2pfl.features.sums.arithmetic import COMMITMENT_BYTES, KEY_BYTES, Words, commitment, degree
 
 ID_BYTES = 16
 PAIR_BYTES, SEAL_BYTES = 2 * KEY_BYTES, 16
@@ -26,8 +27,10 @@ ROSTER = -1
 """The number of the slot about a set-up's roster; those of sums follow from 0."""
 MOST_MEMBERS = 4096
 MOST_SUMS = 512
-MOST_ID_BYTES = 48_000
-"""The most bytes of ids in one message."""
+PLAIN = 2**52
+"""The serials of who understands reveals without a signature begin there."""
+MOST_ID_BYTES, MOST_STATEMENT_BYTES = 48_000, 50_000
+"""The most bytes of ids in one message, and of a statement."""
 
 Id = Annotated[bytes, Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -61,6 +64,11 @@ class Keys(SumMessage, frozen=True, kw_only=True, tag=1):
     def fit(self, sums: int) -> bool:
         """True if these are keys for so many sums."""
         return len(self.masks) == sums * KEY_BYTES and len(self.seeds) == sums * COMMITMENT_BYTES
+
+    def has_seed(self, number: int, seed: bytes) -> bool:
+        """True if the author has committed to this seed."""
+        committed = self.seeds[number * COMMITMENT_BYTES : (number + 1) * COMMITMENT_BYTES]
+        return len(seed) == KEY_BYTES and commitment(seed, self.box, number) == committed
 
 
 class SetupOpening(SumMessage, frozen=True, kw_only=True, tag=2):
@@ -157,11 +165,11 @@ decode_statement: Callable[[bytes], Statement] = Decoder(
 
 
 class Post(SumMessage, frozen=True, kw_only=True, tag=20):
-    """A signed statement on its way."""
+    """A statement on its way, signed; a seed that is revealed may prove itself (`Records.proves`)."""
 
     author: Index
-    body: Annotated[bytes, Meta(max_length=50_000)]
-    signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
+    body: Annotated[bytes, Meta(max_length=MOST_STATEMENT_BYTES)]
+    signature: Annotated[bytes, Meta(max_length=64)]
 
 
 class Have(SumMessage, frozen=True, kw_only=True, tag=21):
@@ -211,6 +219,63 @@ class Want(SumMessage, frozen=True, kw_only=True, tag=26):
 Message: TypeAlias = Post | Have | Poll | Working | BranchPart | Total | Want
 
 
+class ThinPost(SumMessage, frozen=True, kw_only=True, tag=33):
+    """A post; in its statement's array the place of a known value has that one's number."""
+
+    author: Index
+    statement: list[Any]
+    signature: Annotated[bytes, Meta(max_length=64)]
+
+
+NAMED = {4: (1,), 5: (1, 3), 6: (1, 4), 7: (1, 4), 8: (1, 3), 9: (1,), 10: (1,), 11: (1, 4)}
+"""Where a statement of that tag names its set-up, terms or list."""
+LIST_TAG, MOST_KNOWN = 7, 64
+
+
+class Shorthand:
+    """What the posts on one way of a session have named, numbered alike by both ends: the latest `MOST_KNOWN`."""
+
+    def __init__(self) -> None:
+        self._values: dict[int, bytes] = {}
+        self._numbers: dict[bytes, int] = {}
+        self._count = 0
+
+    def thin(self, post: Post) -> ThinPost | None:
+        """Return a post in short; None: it goes as it is. Once it is sent, `whole` is to be called here, too."""
+        fields = msgpack.decode(post.body)
+        if fields[0] not in NAMED or encode_statement(fields) != post.body:
+            return None
+        for place in NAMED[fields[0]]:
+            fields[place] = self._numbers.get(fields[place], fields[place])
+        return ThinPost(author=post.author, statement=fields, signature=post.signature)
+
+    def whole(self, thin: ThinPost) -> Post:
+        """Raises PeerFault: no honest neighbor sends that."""
+        fields = [*thin.statement]
+        try:
+            for place in NAMED[fields[0]]:
+                if isinstance(fields[place], int):
+                    fields[place] = self._values[fields[place]]
+                self._learn(fields[place])
+        except (LookupError, TypeError, ValueError) as error:
+            raise PeerFault(f"a short post that nobody can read: {error!r}") from None
+        body = encode_statement(fields)
+        if len(body) > MOST_STATEMENT_BYTES:
+            raise PeerFault(f"a statement of {len(body)} bytes")
+        if fields[0] == LIST_TAG:
+            self._learn(id_of(thin.author, body))
+        return Post(author=thin.author, body=body, signature=thin.signature)
+
+    def _learn(self, value: bytes) -> None:
+        if not isinstance(value, bytes) or len(value) > 2 * ID_BYTES:
+            raise ValueError("no id and no terms")
+        if value not in self._numbers:
+            number, self._count = self._count % MOST_KNOWN, self._count + 1
+            if number in self._values:
+                del self._numbers[self._values[number]]
+            self._values[number], self._numbers[value] = value, number
+
+
 def bits_of(members: Iterable[int]) -> bytes:
     number = 0
     for member in members:
@@ -256,6 +321,8 @@ class SumSettings:
     least: int = 3
     sums: int = 64
     """The sums that one set-up serves."""
+    is_plain: bool = False
+    """True: seeds are revealed without a signature in set-ups where all members understand that."""
     groups: tuple[frozenset[int], ...] = ()
     """With groups, a sum is of whole ones only: so no two sums differ by fewer members."""
 

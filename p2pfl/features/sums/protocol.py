@@ -75,7 +75,8 @@ class Sums:
         self.settings = settings
         self.patience = SumPatience(first_wait_s)
         self.blame, self._tree = Blame(settings.index), Tree()
-        self._log, self.records = StatementLog(settings, identity, self.blame), Records(settings, self.blame)
+        self.records = Records(settings, self.blame)
+        self._log = StatementLog(settings, identity, self.blame, self.records.proves)
         self._key_setup = KeySetup(settings, draw, self.records, self.patience, self.blame)
         self._history = SumHistory(settings.least, past)
         self.setup: SumSetup | None = None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from p2pfl.features.sums.messages import (
+    PLAIN,
     Ack,
     Keys,
     MemberList,
@@ -21,9 +22,11 @@ from p2pfl.features.sums.messages import (
     SetupOpening,
     SlotQuit,
     SlotVote,
+    Statement,
     SumSettings,
     VectorReady,
     Wave,
+    encode_statement,
     members_of,
 )
 from p2pfl.features.sums.statement_log import Blame, NewStatement
@@ -163,6 +166,21 @@ class Records:
     def fresh(self) -> dict[int, bytes]:
         """The members whose latest keys no opening has named, and the ids of these, in no order."""
         return {member: name for member, name in self.latest.items() if name not in self._used}
+
+    def proves(self, author: int, statement: Statement, body: bytes) -> bool | None:
+        """True if a statement needs no signature, as nobody could make another one: a seed that its author's keys name.
+
+        And all members of the set-up understand that. None: their keys are not all here; those of this node's own that
+        it has forgotten by a restart do not count.
+        """
+        if not isinstance(statement, Reveal) or statement.shares or body != encode_statement(statement):
+            return False
+        named = self.tally(statement.setup).named
+        keys = self.keys_of(named)
+        if author not in keys or named.keys() - keys.keys() - {self._settings.index}:
+            return None
+        is_plain = all(each.serial >= PLAIN for each in keys.values())
+        return is_plain and keys[author].has_seed(statement.number, statement.own)
 
     def keys_of(self, named: Mapping[int, bytes]) -> dict[int, Keys]:
         """The keys that an opening names, as far as they are here (yet)."""

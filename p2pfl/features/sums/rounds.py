@@ -26,6 +26,7 @@ from p2pfl.features.sums.sessions import SHARE_S, KeptSums, next_life, settings_
 from p2pfl.features.sums.setup import FIRST_S
 from p2pfl.features.sums.standings import CHANNEL, Buffer, Place, Standings, StandingsTalk, state_digest
 from p2pfl.features.sums.talk import CHANNEL as SUMS
+from p2pfl.features.sums.talk import THIN, ThinPosts
 from p2pfl.learn.interface import LocalRound, Vector
 from p2pfl.net.extensions import HandledChannel, Handler
 from p2pfl.node.assembly import Setup, settings_for
@@ -84,7 +85,7 @@ VECTORS = 2.0
 STATEMENT_BYTES = 1000
 """The bytes that a member sends for a sum for each other member, besides vectors: `python benchmarks/sums.py`.
 
-The sum itself takes 440; the rest is its share of a set-up."""
+The sum itself takes 250; the rest is its share of a set-up, frames, and where members stand."""
 
 
 def bytes_each(entries: int, members: int) -> int:
@@ -286,6 +287,7 @@ class CommonState:
 
     async def settle(self, model: Vector, rounds: int) -> None:
         """Make a model this node's own after so many rounds, and durable with all that belongs to it."""
+        self.talk.release()
         local = LocalRound(
             vector=model, steps=0, learning_rate=0.0, samples=int(self.algorithm.facts.samples), loss=float("nan")
         )
@@ -415,7 +417,7 @@ class RoundsInStep(Attached):
         setup = node.setup()
         folder, self.members = setup.node.state_dir, len(setup.federation.members)
         settings = settings_of(
-            setup.federation, setup.member.index, life=next_life(folder), colluders=colluders, **numbers
+            setup.federation, setup.member.index, life=next_life(folder), colluders=colluders, is_plain=True, **numbers
         )
         kept, wait_s = KeptSums(folder, settings.members), FIRST_S + SHARE_S * self.members
         how: dict[str, Any] = {"alarm": node.alarm, "draw": node.draw, "meter": node.meter}
@@ -451,6 +453,7 @@ class RoundsInStep(Attached):
     def channels(self) -> tuple[HandledChannel, ...]:
         return (
             HandledChannel(channel=SUMS, handler=FirstMembers(self.talk, self.members), guards=True),
+            HandledChannel(channel=THIN, handler=FirstMembers(ThinPosts(self.talk), self.members), guards=True),
             HandledChannel(channel=CHANNEL, handler=FirstMembers(self.state.talk, self.members), guards=True),
         )
 

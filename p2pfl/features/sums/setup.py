@@ -21,7 +21,6 @@ from nacl.bindings import crypto_aead_chacha20poly1305_ietf_decrypt, crypto_aead
 from nacl.exceptions import CryptoError
 
 from p2pfl.features.sums.arithmetic import (
-    COMMITMENT_BYTES,
     KEY_BYTES,
     NONCE,
     PRIME,
@@ -43,6 +42,7 @@ from p2pfl.features.sums.arithmetic import (
 )
 from p2pfl.features.sums.messages import (
     PAIR_BYTES,
+    PLAIN,
     ROSTER,
     SEAL_BYTES,
     Ack,
@@ -217,12 +217,11 @@ class SumSetup:
     def is_right(self, member: int, number: int, secret: bytes, *, in_list: bool) -> bool:
         """True if a revealed secret is what the member committed to in its keys."""
         keys = self.keys[member]
-        if len(secret) != KEY_BYTES:
-            return False
         if in_list:
-            committed = keys.seeds[number * COMMITMENT_BYTES : (number + 1) * COMMITMENT_BYTES]
-            return commitment(secret, keys.box, number) == committed
-        return public_of(secret) == keys.masks[number * KEY_BYTES : (number + 1) * KEY_BYTES]
+            return keys.has_seed(number, secret)
+        return (
+            len(secret) == KEY_BYTES and public_of(secret) == keys.masks[number * KEY_BYTES : (number + 1) * KEY_BYTES]
+        )
 
     def rebuilt(self, member: int, number: int, shares: Mapping[int, bytes], *, in_list: bool) -> bytes | None:
         """A member's secret from what its holders have revealed; None: too few of them told the truth yet."""
@@ -358,7 +357,7 @@ class KeySetup:
         self._blame = blame
         self.only: frozenset[int] = frozenset()
         """The members without whom the sums that are asked for here cannot be."""
-        self._life, self._serial = settings.life, 0
+        self._life, self._serial = settings.life, PLAIN if settings.is_plain else 0
         self._stated: deque[bytes] = deque(maxlen=MOST_STATED)
         """The boxes of this life's latest keys."""
         self._secrets: SetupSecrets | None = None

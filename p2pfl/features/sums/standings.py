@@ -21,6 +21,7 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
+from p2pfl.features.sums.setup import SLOW_BYTES_PER_S
 from p2pfl.net.extensions import ExtensionChannel
 
 DOMAIN = b"p2pfl standing after sums\x00"
@@ -238,6 +239,8 @@ class StandingsTalk:
         self._wanted = b""
         self._from: int | None = None
         self._body, self._size = bytearray(), 0
+        self._slow: Counter[int] = Counter()
+        """How often each neighbor was given up as too slow: it is asked last, and has twice as long each time."""
         self._came = asyncio.Event()
         self.news = asyncio.Event()
         self.peers: list[int] = []
@@ -278,12 +281,19 @@ class StandingsTalk:
 
     async def fetch(self, place: Place) -> bytearray | None:
         """Return the state of that place from a neighbor, None if none gives it; those that say to have it first."""
-        for peer in sorted(self.peers, key=lambda peer: self._standings.place_of(peer) != place):
+        clock = asyncio.get_running_loop().time
+        for peer in sorted(self.peers, key=lambda peer: (self._slow[peer], self._standings.place_of(peer) != place)):
             self._wanted, self._from, self._body, self._size = place.digest, peer, bytearray(), 0
+            began = clock()
             while await self._next_piece():
+                most_s = (PATIENCE_S + self._size / SLOW_BYTES_PER_S) * 2 ** self._slow[peer]
+                if len(self._body) < self._size and clock() > began + most_s:
+                    self._slow[peer] += 1
+                    break
                 if self._body and len(self._body) == self._size:
                     state, self._body, self._from = self._body, bytearray(), None
                     if state_digest([state]) == place.digest:
+                        del self._slow[peer]
                         return state
                     break
         self._from = None

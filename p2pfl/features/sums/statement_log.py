@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -212,7 +212,16 @@ class AuthorLog:
 
 
 class StatementLog:
-    def __init__(self, settings: SumSettings, identity: Identity, blame: Blame) -> None:
+    """`proves` as of `Records`: which statements need no signature."""
+
+    def __init__(
+        self,
+        settings: SumSettings,
+        identity: Identity,
+        blame: Blame,
+        proves: Callable[[int, Statement, bytes], bool | None],
+    ) -> None:
+        self._proves = proves
         self._settings, self._identity, self._blame = settings, identity, blame
         self._domain = settings.domain()
         self._verify = [VerifyKey(key) for key in settings.members]
@@ -251,8 +260,9 @@ class StatementLog:
 
     def state(self, statement: Statement, effects: Effects) -> NewStatement:
         """Sign a statement of this node's own, and spread it, unless its set-up is dropped: nobody would take it."""
-        body = encode_statement(statement)
-        post = Post(author=self._settings.index, body=body, signature=self._identity.sign(self._domain + body))
+        body, index = encode_statement(statement), self._settings.index
+        signature = b"" if self._proves(index, statement, body) else self._identity.sign(self._domain + body)
+        post = Post(author=index, body=body, signature=signature)
         name = id_of(post.author, body)
         if isinstance(statement, InSetup) and statement.setup not in self.opened_by:
             return NewStatement(id=name, author=post.author, statement=statement, post=post, peer=None)
@@ -273,11 +283,8 @@ class StatementLog:
             raise PeerFault(f"a statement of member {post.author}, whom the federation does not have")
         if name in self._early[post.author]:
             return []
-        try:
-            self._verify[post.author].verify(self._domain + post.body, post.signature)
-            statement = decode_statement(post.body)
-        except (CryptoError, ValueError, msgspec.MsgspecError) as error:
-            raise PeerFault(f"a statement in the name of member {post.author}: {error}") from error
+        if (statement := self._checked(post)) is None:
+            return []
         if not is_sound(post.author, statement, self._settings):
             self._refuse(post.author, name, f"it has signed a {type(statement).__name__} that no member may make")
             return []
@@ -288,6 +295,22 @@ class StatementLog:
         if taken is None or not isinstance(statement, SetupOpening):
             return [] if taken is None else [taken]
         return [taken, *self._released(name, effects)]
+
+    def _checked(self, post: Post) -> Statement | None:
+        """Return what its author says; None: without a signature, and keys are not here that might prove it.
+
+        Raises PeerFault: its author has not said it, or it is no statement.
+        """
+        try:
+            if post.signature:
+                self._verify[post.author].verify(self._domain + post.body, post.signature)
+            statement = decode_statement(post.body)
+        except (CryptoError, ValueError, msgspec.MsgspecError) as error:
+            raise PeerFault(f"a statement in the name of member {post.author}: {error}") from error
+        proven = bool(post.signature) or self._proves(post.author, statement, post.body)
+        if proven is False:
+            raise PeerFault(f"a statement in the name of member {post.author} that it has not signed")
+        return statement if proven else None
 
     def _wait(self, peer: int, post: Post, name: bytes, statement: InSetup) -> None:
         """Keep a statement until its set-up's opening comes, where there is room and that was not dropped."""

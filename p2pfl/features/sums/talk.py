@@ -4,11 +4,12 @@
     outcome = await talk.sum(label, values, terms)      SumDone or Refused
     await talk.farewell(outcome.members)                before the sessions are closed
 
-It is the handler of the channel `sums/1`, on the event loop. On it a sender may be `WINDOW` units ahead of what the
-receiver has taken; a piece of what is too large for one message counts as several units, and what is more waits here,
-where the same statement never waits twice. Without that, neighbors that are slow to hear each other would send all they
-have again and again. Small messages go between the pieces. The receiver makes room only for a large message of the size
-of its own sum; the pieces of any other one are taken and dropped: a message lost, which the protocol bears.
+It is the handler of the channel `sums/1`, on the event loop; where a neighbor has `sums/2`, too, posts go on that, in
+short. A sender may be `WINDOW` units ahead of what the receiver has taken; a piece of what is too large for one message
+counts as several units, and what is more waits here, where the same statement never waits twice. Without that,
+neighbors that are slow to hear each other would send all they have again and again. Small messages go between the
+pieces. The receiver makes room only for a large message of the size of its own sum; the pieces of any other one are
+taken and dropped: a message lost, which the protocol bears.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ from p2pfl.features.sums.messages import (
     Post,
     Refused,
     SendToNeighbor,
+    Shorthand,
     SumDone,
     SumMessage,
+    ThinPost,
     Total,
     Want,
     Working,
@@ -97,7 +100,16 @@ CHANNEL = ExtensionChannel(
     at_once=20_000.0,
     most_waiting=2 * WINDOW,
 )
-Carried: TypeAlias = Message | Piece | Credit | Farewell
+THIN = ExtensionChannel(
+    "sums",
+    ThinPost,
+    version=2,
+    most_bytes=MOST_SIDE_BYTES,
+    per_s=CHANNEL.per_s,
+    at_once=CHANNEL.at_once,
+    most_waiting=2 * WINDOW,
+)
+Carried: TypeAlias = Message | Piece | Credit | Farewell | ThinPost
 SendMessage = Callable[[int, ExtensionChannel, Carried], bool]
 _encode = msgspec.msgpack.Encoder().encode
 _decode_large: Callable[[bytearray], Large] = msgspec.msgpack.Decoder(BranchPart | Total).decode
@@ -108,6 +120,8 @@ class Outgoing:
 
     def __init__(self, say: Callable[[Carried], bool]) -> None:
         self.say = say
+        self.short: Shorthand | None = None
+        """Set once the neighbor takes posts in short."""
         self._small: dict[Message, int] = {}
         """The small messages that wait, in order, with their bytes."""
         self._small_bytes = 0
@@ -119,6 +133,8 @@ class Outgoing:
 
     def put(self, message: Message) -> None:
         """Queue a message, unless it waits already or is on its way. What finds no room is dropped."""
+        if isinstance(message, Post) and not message.signature and self.short is None:
+            return  # an earlier version would take it for a fault
         if isinstance(message, Large) and len(message.vector) > PIECE_BYTES:
             if message not in self._large:
                 self._large.append(message)
@@ -144,7 +160,7 @@ class Outgoing:
         """Send what may be on its way, the small messages first."""
         while self._small and self._has_room(1):
             message = next(iter(self._small))
-            if not self.say(message):
+            if not self._say_small(message):
                 return
             self._small_bytes -= self._small.pop(message)
             self._count(1, message)
@@ -159,6 +175,13 @@ class Outgoing:
                 self._large.popleft()
                 self._body, self._offset = b"", 0
 
+    def _say_small(self, message: Message) -> bool:
+        if self.short is None or not isinstance(message, Post) or (thin := self.short.thin(message)) is None:
+            return self.say(message)
+        if is_sent := self.say(thin):
+            self.short.whole(thin)
+        return is_sent
+
     def _has_room(self, units: int) -> bool:
         return self._sent + units - self._taken <= WINDOW
 
@@ -171,6 +194,7 @@ class Incoming:
     """All that comes from one neighbor, and the large message in it."""
 
     def __init__(self) -> None:
+        self.short = Shorthand()
         self._size = self._came = self._taken = self._credited = 0
         self._is_due = False
         self._body: bytearray | None = None
@@ -300,7 +324,9 @@ class SumTalk:
             self._timer.cancel()
 
     def opened(self, peer: int) -> None:
-        outgoing = Outgoing(lambda message: self._say(peer, CHANNEL, message))
+        outgoing = Outgoing(
+            lambda message: self._say(peer, THIN if isinstance(message, ThinPost) else CHANNEL, message)
+        )
         self._ends[peer] = outgoing, Incoming()
         self._seen.add(peer)
         self._work.begin(peer)
@@ -308,6 +334,9 @@ class SumTalk:
         if self._is_leaving:
             outgoing.say(Farewell())
         self._guarded(lambda: self._carry_out(self._sums.opened(peer, self._now())))
+
+    def thin_opened(self, peer: int) -> None:
+        self._ends[peer][0].short = Shorthand()
 
     def closed(self, peer: int) -> None:
         if self._ends.pop(peer, None) is not None:
@@ -321,6 +350,8 @@ class SumTalk:
 
     def _hear(self, peer: int, message: Carried) -> None:
         outgoing, incoming = self._ends[peer]
+        if isinstance(message, ThinPost):
+            message = incoming.short.whole(message)
         if isinstance(message, Credit):
             outgoing.credit(message)
             return
@@ -396,3 +427,20 @@ class SumTalk:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+class ThinPosts:
+    """The handler of the channel `sums/2`, which opens after `sums/1`."""
+
+    def __init__(self, talk: SumTalk) -> None:
+        self._talk = talk
+
+    def opened(self, peer: int) -> None:
+        self._talk.thin_opened(peer)
+
+    def closed(self, peer: int) -> None:
+        """Both channels end with the session."""
+
+    def hear(self, peer: int, message: ThinPost) -> None:
+        """Raises PeerFault."""
+        self._talk.hear(peer, message)

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -17,19 +16,6 @@ from tests.cli.conftest import Outcome
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 BOARDS = ("pi1", "pi2", "pi3", "pi4", "pi5")
-
-
-def make_wheel(folder, name, tag="py3-none-any", needs=(), files=None):
-    """A package with nothing but these files, and what it needs."""
-    file, (distribution, version) = folder / f"{name}-{tag}.whl", name.split("-")
-    said = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\nProvides-Extra: lan\n"
-    with zipfile.ZipFile(file, "w") as archive:
-        for path, text in (files or {}).items():
-            archive.writestr(path, text)
-        archive.writestr(f"{name}.dist-info/METADATA", said + "".join(f"Requires-Dist: {need}\n" for need in needs))
-        archive.writestr(f"{name}.dist-info/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
-        archive.writestr(f"{name}.dist-info/RECORD", "")
-    return file
 
 
 def _run(*arguments, env=None):

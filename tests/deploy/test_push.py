@@ -290,7 +290,6 @@ def test_from_five_empty_boards_to_a_federation_and_through_good_and_bad_updates
         assert (boards.on("pi1", "cat /run/unit") == number) == (how != "ends when it runs"), how
     boards.edit("s/^rounds = 2/rounds = 1/")
     boards.train_on("pi1", "pi2")
-
     assert push(boards.release("9.2"), "pi@pi1")[0] == 0
     assert boards.environments("pi1") == ["9.0", "9.2", "9.2"]
     boards.train_on("pi1", "pi2")  # two versions together

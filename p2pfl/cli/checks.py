@@ -64,21 +64,21 @@ ROBUST = " What robust means: docs/how-to/which-graph.md"
 
 def checks_of(mixing: MixingCheck, *, counted: bool = False) -> list[Check]:
     """Return all checks, in order; `mixing` comes last. With `counted`, models of built-in tasks are not built."""
-    return [FolderCheck(), LearnerCheck(counted=counted), *(kind() for kind in import_declared("CHECKS")), mixing]
+    return [FolderCheck(counted=counted), *(kind() for kind in import_declared("CHECKS")), mixing]
 
 
 class FolderCheck(Check):
+    """The folders of the nodes that are here, and their learners."""
+
+    def __init__(self, *, counted: bool = False) -> None:
+        self._counted = counted
+
     def of_files(self, inspected: Inspected) -> None:
         self.before_launch(inspected)
 
     def before_launch(self, inspected: Inspected) -> None:
         for member in inspected.federation.present:
             _look_into(inspected, member)
-
-
-class LearnerCheck(Check):
-    def __init__(self, *, counted: bool) -> None:
-        self._counted = counted
 
     def of_learners(self, inspected: Inspected) -> None:
         """Load the learners, for the checks that follow, and look at their data, method and needs."""

@@ -131,8 +131,6 @@ class Live:
     """Running parts that follow the federation."""
 
     driver: Driver
-    thread: EngineThread
-    links: Links
     status: Status
     trusted_members: Callable[[Mapping[bytes, int]], Mapping[bytes, int]]
     """Selects the listed members, by key, that may have sessions."""
@@ -195,8 +193,8 @@ class CurrentFederation:
         live, setup = self.live, self.setup
         if live is None:
             return
-        live.thread.extra = assembly.snapshot_header(setup)
-        self._recode(live.thread)
+        live.driver.engine_thread.extra = assembly.snapshot_header(setup)
+        self._recode(live.driver.engine_thread)
         live.status.rounds = done = live.status.core.settings.rounds
         todo, trained = setup.federation.training.rounds or 0, live.status.core.facts.rounds
         if done is not None and max(done, trained) < todo:
@@ -220,7 +218,7 @@ class CurrentFederation:
         members = setup.federation.members
         trusted = live.trusted_members(keys_with_session(setup.federation))
         neighbors = frozenset(live.status.core.peers).union(setup.peers).intersection(trusted.values())
-        live.links.amend(
+        live.driver.links.amend(
             members=trusted,
             dial={peer: members[peer].address for peer in neighbors},
             neighbors=neighbors,

@@ -23,7 +23,7 @@ from p2pfl.features.status.board import Board
 from p2pfl.features.status.overview import Overview
 from p2pfl.features.status.page import StatusPage
 from p2pfl.features.status.running import address_at, keep_file, page_token
-from p2pfl.features.status.spread import CHANNEL, Roster, SendVitals, VitalsRow, VitalsSpread, VitalsTold
+from p2pfl.features.status.spread import CHANNEL, Roster, VitalsRow, VitalsSpread, VitalsTold
 from p2pfl.features.status.watchdog import ALARMS, STARTING_S, Hearing, MemberNews, Watchdog
 from p2pfl.learn.metrics import Measure
 from p2pfl.learn.privacy.accounting import Signed
@@ -116,7 +116,7 @@ class Display:
         measures: Callable[[], Sequence[Measure]],
         hearing: Hearing,
         raise_alarm: Callable[[str, int | None, str], None],
-        send: SendVitals,
+        send: Callable[..., bool],
         spent: SpendEvidence | None = None,
     ) -> None:
         self.roster = roster

@@ -80,20 +80,14 @@ def exposition(status: Status, kinds: Collection[str] = ALARMS) -> str:
 
     A null or missing value yields no sample; a metric without samples is left out.
     """
-    lines = _lines(
-        "info",
-        "gauge",
-        "The node's name and the like, as labels; always 1.",
-        [(_info(status), 1.0)] if "node" in status else [],
-    )
+    lines = _lines("info", "gauge", "The node's name and the like, as labels; always 1.", _info(status))
     lines += _lines("phase", "gauge", "1 for the phase of the node.", _phases(status))
     for metric in OF_NODE:
         value = _number(_value_at(status, metric.key))
         samples: list[Sample] = [] if value is None else [((), value)]
         lines += _lines(metric.name, metric.kind, metric.help, samples)
-    measured = status.get("metrics") or {}
-    numbers = {str(name): _number(value) for name, value in measured.items()}
-    tested: list[Sample] = [((("metric", name),), value) for name, value in numbers.items() if value is not None]
+    numbers = {name: _number(value) for name, value in (status.get("metrics") or {}).items()}
+    tested: list[Sample] = [((("metric", str(name)),), value) for name, value in numbers.items() if value is not None]
     lines += _lines("test_metric", "gauge", "The task's own metrics, latest values on the common test set.", tested)
     refuses: list[Sample] = [((), float(status.get("disk_refuses") is not None))] if "node" in status else []
     lines += _lines("disk_refuses", "gauge", "1 while the state cannot be written to disk.", refuses)
@@ -121,9 +115,10 @@ def _neighbor_labels(neighbor: Status) -> Labels:
     return (("neighbor", str(neighbor.get("name"))),)
 
 
-def _info(status: Status) -> Labels:
+def _info(status: Status) -> list[Sample]:
     keys = ("node", "federation", "rule", "software")
-    return tuple((key, str(status[key])) for key in keys if status.get(key) is not None)
+    labels = tuple((key, str(status[key])) for key in keys if status.get(key) is not None)
+    return [(labels, 1.0)] if "node" in status else []
 
 
 def _phases(status: Status) -> list[Sample]:

@@ -326,7 +326,7 @@ class StatusDisplay(Attached):
             status=node.status,
             line=node.line,
             feed=node.feed,
-            measures=self._measures,
+            measures=lambda: node.runner.measures,
             hearing=self._hearing,
             raise_alarm=node.alarm,
             send=self._send,
@@ -336,9 +336,6 @@ class StatusDisplay(Attached):
     def _came(self, peer: int) -> tuple[int, int] | None:
         session = self._node.network.session(peer)
         return None if session is None else (session[0], session[1].bytes_came)
-
-    def _measures(self) -> Sequence[Measure]:
-        return self._node.runner.measures
 
     def _send(self, peer: int, message: VitalsTold, *, urgent: bool = False) -> bool:
         return self._node.say(peer, CHANNEL, message, if_free=not urgent)

@@ -15,6 +15,7 @@ from p2pfl.core.settings import Phase
 from p2pfl.reporting.alarms import ALARMS
 
 OTHER = "other"
+ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 PHASES = (*(phase.value for phase in Phase), "stopped", "testing", "waiting for disk")
 
 Status = Mapping[str, Any]
@@ -155,12 +156,8 @@ def _lines(name: str, kind: str, text: str, samples: list[Sample]) -> list[str]:
 
 
 def _label_text(labels: Labels) -> str:
-    pairs = ",".join(f'{key}="{_escaped(value)}"' for key, value in labels)
+    pairs = ",".join(f'{key}="{value.translate(ESCAPED)}"' for key, value in labels)
     return f"{{{pairs}}}" if pairs else ""
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _text(value: float) -> str:

@@ -230,19 +230,14 @@ class Watchdog:
             self._raise_alarm("noise-prevails", growth.text)
         elif self.feed.stands("loss-grows", None) or growth.is_lost or (growth.reason == DRIVEN and not self.away):
             self._raise_alarm("loss-grows", growth.text)
-        elif not self.explained:
-            self.explained = True
-            self._explain(growth.text)
-
-    def _explain(self, text: str) -> None:
-        """Log why the loss grows, without an alarm: members are away and so are their data, or the node overfits its
-        rows.
-        """
-        if self.away:
+        elif not self.explained and self.away:
             who = "a member is" if self.away == 1 else f"{self.away} members are"
-            self.feed.tell("forgets", None, f"{text}: {who} away, and their data are missing")
-        else:
-            self.feed.tell("overfits", None, f"{text}, while the model fits the node's own rows better and better")
+            self.feed.tell("forgets", None, f"{growth.text}: {who} away, and their data are missing")
+            self.explained = True
+        elif not self.explained:
+            text = f"{growth.text}, while the model fits the node's own rows better and better"
+            self.feed.tell("overfits", None, text)
+            self.explained = True
 
     def _raise_alarm(self, kind: str, text: str) -> None:
         """Raise an alarm, or update the text of the active one."""

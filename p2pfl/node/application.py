@@ -358,11 +358,10 @@ class Application:
             on_closed=lambda seen: self.lines.closed(seen),  # noqa: PLW0108 - there are no lines yet
             compute=None if self.shared is None else self.shared.compute,
         )
-        texts = alarm_texts(self.features)
         driver = self.driver = Driver(
             core, self.thread, local, name_of=self._name_of, on_amended=self.current.follow_core
         )
-        driver.feed.texts = texts
+        driver.feed.texts = alarm_texts(self.features)
         self.thread.listener = driver
         return driver
 
@@ -466,21 +465,12 @@ class Application:
         driver.start(links)
         if self.setup.unscaled is not None:
             driver.alarm("unscaled-inputs", None, self.setup.unscaled)
-        self.current.begin(
-            Live(
-                driver=driver,
-                thread=self.thread,
-                links=links,
-                status=self.status,
-                trusted_members=self.attached.trusted_members,
-            )
-        )
+        self.current.begin(Live(driver=driver, status=self.status, trusted_members=self.attached.trusted_members))
         if self.stopping.is_requested:
             driver.stop()
 
     def _links(self, driver: Driver) -> Links:
         setup = self.setup
-        own = setup.node.network
         return Links(
             membership_of(setup.federation, setup.member.index, setup.identity, assembly.binding(setup)),
             Callbacks(
@@ -498,7 +488,7 @@ class Application:
             max_body_bytes=assembly.largest_bytes(setup),
             rng=random.Random(os.urandom(16)),  # only jitter for dialing, which need not be reproducible from a seed
             transport=transport_by(self.features, setup, self.transport),
-            limits=Limits(max_kbit_s=own.max_kbit_s),
+            limits=Limits(max_kbit_s=setup.node.network.max_kbit_s),
         )
 
     def _end_on_failure(self, task: asyncio.Task[None]) -> None:

@@ -25,7 +25,7 @@ from p2pfl.net.websocket import WebSocketTransport
 from p2pfl.node import assembly
 from p2pfl.node.assembly import Setup, learned_sections, settings_for
 from p2pfl.node.driver import Driver
-from p2pfl.node.engine_thread import EngineThread, Look, Order
+from p2pfl.node.engine_thread import Look, Order
 from p2pfl.node.status import Status
 from p2pfl.reporting.figures import bearings
 
@@ -131,8 +131,6 @@ class Live:
     """Running parts that follow the federation."""
 
     driver: Driver
-    thread: EngineThread
-    links: Links
     status: Status
     trusted_members: Callable[[Mapping[bytes, int]], Mapping[bytes, int]]
     """Selects the listed members, by key, that may have sessions."""
@@ -195,8 +193,11 @@ class CurrentFederation:
         live, setup = self.live, self.setup
         if live is None:
             return
-        live.thread.extra = assembly.snapshot_header(setup)
-        self._recode(live.thread)
+        thread, codecs = live.driver.engine_thread, codecs_of(setup.federation, setup.member.index)
+        thread.extra = assembly.snapshot_header(setup)
+        if codecs.specs != thread.engine.codecs.specs:  # a snapshot makes later log records readable with them
+            thread.jobs.put(Look(lambda engine: recode(engine, codecs)))
+            thread.jobs.put(Order.CHECKPOINT)
         live.status.rounds = done = live.status.core.settings.rounds
         todo, trained = setup.federation.training.rounds or 0, live.status.core.facts.rounds
         if done is not None and max(done, trained) < todo:
@@ -207,20 +208,13 @@ class CurrentFederation:
             log.warning("%s", bearing)
         self._amend_links(live)
 
-    def _recode(self, thread: EngineThread) -> None:
-        """Give the engine the compressor for a new edge; a snapshot makes later log records readable with it."""
-        codecs = codecs_of(self.setup.federation, self.setup.member.index)
-        if codecs.specs != thread.engine.codecs.specs:
-            thread.jobs.put(Look(lambda engine: recode(engine, codecs)))
-            thread.jobs.put(Order.CHECKPOINT)
-
     def _amend_links(self, live: Live) -> None:
         """Allow sessions with current neighbors, future ones, and ones about to leave."""
         setup = self.setup
         members = setup.federation.members
         trusted = live.trusted_members(keys_with_session(setup.federation))
         neighbors = frozenset(live.status.core.peers).union(setup.peers).intersection(trusted.values())
-        live.links.amend(
+        live.driver.links.amend(
             members=trusted,
             dial={peer: members[peer].address for peer in neighbors},
             neighbors=neighbors,

@@ -257,8 +257,7 @@ class EngineThread(threading.Thread):
             self.kept_rounds = self.engine.state.rounds
 
     def _end_flush(self) -> None:
-        rounds = self.flushing.end()
-        self.kept_rounds = max(rounds, self.kept_rounds or 0)
+        self.kept_rounds = max(self.flushing.end(), self.kept_rounds or 0)
 
     def _batch(self) -> bool:
         """Do all waiting jobs, and begin a flush of what they changed; return False after the last batch."""
@@ -330,8 +329,9 @@ class EngineThread(threading.Thread):
             raise ValueError("a budget needs a log")
         ledger = self.engine.state.ledger
         refused = job.wrong(ledger)
-        if refused is None and ledger is not None and self.broken_since is None:
-            self._guard(events, lambda: self._cover(ledger, job))
+        if refused is None and ledger is not None and self.broken_since is None and self.second_ledger is not None:
+            file, paid = self.second_ledger, ledger.plus(job.spend)
+            self._guard(events, lambda: file.cover(paid))
         if refused is None and self.broken_since is None:
             change = self.engine.pay(job.spend)
             self._guard(events, lambda: self._write_now(change))
@@ -341,10 +341,6 @@ class EngineThread(threading.Thread):
             job.use(self.engine)
         else:
             events.append(refused)
-
-    def _cover(self, ledger: Ledger, job: Pay) -> None:
-        if self.second_ledger is not None:
-            self.second_ledger.cover(ledger.plus(job.spend))
 
     def _correct(self, job: Correct, events: list[Event]) -> None:
         state = self.engine.state
@@ -414,13 +410,10 @@ class Needs:
         """The minimum room; with less there can be no second snapshot."""
         return disk.least_bytes(self.snapshot_bytes, logging=self.logging)
 
-    @property
-    def _usual_log_bytes(self) -> int:
-        return max(USUAL_LOG_BYTES, LOG_MULTIPLE * self.snapshot_bytes)
-
     def log_limit(self, room_bytes: float) -> int:
         """Return the log's size limit if state and free space together are `room_bytes`."""
-        return disk.log_limit(room_bytes, snapshot_bytes=self.snapshot_bytes, usual_bytes=self._usual_log_bytes)
+        usual_bytes = max(USUAL_LOG_BYTES, LOG_MULTIPLE * self.snapshot_bytes)
+        return disk.log_limit(room_bytes, snapshot_bytes=self.snapshot_bytes, usual_bytes=usual_bytes)
 
     def shortage(self, node: NodeConfig) -> str | None:
         """Return the text to log if state and free space together are below the minimum; None if there is enough.

@@ -357,8 +357,7 @@ class FeatureHost:
                 continue
             with failure_named(feature, "channels"):
                 self._handled[feature] = channels = attached.channels()
-            for handled in channels:
-                with failure_named(feature, "channels"):
+                for handled in channels:
                     links.extensions.add(handled)
             self._attached[feature] = attached
             if attached.door is not None:

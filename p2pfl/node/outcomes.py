@@ -201,8 +201,7 @@ def _for_readers(federation: FederationConfig, path: Path) -> FederationConfig:
     for folder in (path, path.parent, path / STATE_DIR):
         federation = newest(federation, folder)
     names = {member.name for member in federation.present}
-    gone = {member.name: member.index for member in federation.members if member.name not in names}
-    back = set(gone.values())
+    back = set({member.name: member.index for member in federation.members if member.name not in names}.values())
     members = tuple(replace(each, retired=each.retired and each.index not in back) for each in federation.members)
     return replace(federation, members=members)
 

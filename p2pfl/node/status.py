@@ -30,7 +30,7 @@ from p2pfl.engine.rounds import neighbor_distance
 from p2pfl.learn.figures import own_classes
 from p2pfl.learn.interface import device_of
 from p2pfl.net.link import SILENT
-from p2pfl.net.transport import REASON_BYTES, Counters, clip
+from p2pfl.net.transport import REASON_BYTES, Counters, PeerTraffic, clip
 from p2pfl.node.engine_thread import EngineThread, Look
 from p2pfl.node.learner_runner import LearnerRunner, Moment
 from p2pfl.reporting.alarms import ALARMS, BACK, LASTS_S, LOST, OTHER, AlarmText
@@ -93,12 +93,10 @@ class Feed:
 
     def stand(self, kind: str, peer: int | None, text: str) -> None:
         """Add an alarm to the standing ones, or count it again."""
-        now = time.monotonic()
-        alarm = self._standing.get((kind, peer))
-        if alarm is None:
-            self._standing[kind, peer] = RaisedAlarm(text, now, now)
+        if self.reword(kind, peer, text):
+            self._standing[kind, peer].count += 1
         else:
-            alarm.text, alarm.last_at, alarm.count = text, now, alarm.count + 1
+            self._standing[kind, peer] = RaisedAlarm(text, since=(now := time.monotonic()), last_at=now)
 
     def reword(self, kind: str, peer: int | None, text: str) -> bool:
         """Replace the text of a standing alarm, which still holds; return False if it does not stand."""
@@ -228,7 +226,7 @@ class Status:
 
     def line(self) -> NodeLine:
         """Return the short form: one line of a live view, or one point of a history."""
-        tested, traffic = self.runner.figures.tested, self.counters.total
+        tested = self.runner.figures.tested
         away = sum(held.quarantined_s > 0 for held in self.core.reputations(time.monotonic()).values())
         return NodeLine(
             node=self.name,
@@ -249,10 +247,7 @@ class Status:
             test_is_stale=tested is not None and self._is_outdated(tested.moment),
             loss=self.runner.figures.loss,
             staleness=self.staleness(),
-            bytes_sent=traffic.bytes_sent,
-            bytes_received=traffic.bytes_received,
-            messages_sent=traffic.messages_sent,
-            messages_received=traffic.messages_received,
+            **_traffic(self.counters.total),
             peers=len(self.core.connected),
             quarantined=away,
             exchanges=self.core.exchanges,
@@ -286,16 +281,8 @@ class Status:
 
     def _of_line(self, peer: int) -> NeighborStatus:
         """Return what there is to say of a neighbor with which no model is mixed."""
-        return NeighborStatus(name=self.name_of(peer), live=peer in self.core.connected, **self._traffic(peer))
-
-    def _traffic(self, peer: int) -> dict[str, Any]:
-        traffic = self.counters.peers[peer]
-        return {
-            "bytes_sent": traffic.bytes_sent,
-            "bytes_received": traffic.bytes_received,
-            "messages_sent": traffic.messages_sent,
-            "messages_received": traffic.messages_received,
-        }
+        traffic = _traffic(self.counters.peers[peer])
+        return NeighborStatus(name=self.name_of(peer), live=peer in self.core.connected, **traffic)
 
     def _neighbor(
         self, edge: Edge, standing: View, kept: float | None, likeness: Scores | None, now: float
@@ -303,7 +290,7 @@ class Status:
         return NeighborStatus(
             name=self.name_of(edge.peer),
             compressor=self.compressor_of(edge.peer),
-            **self._traffic(edge.peer),
+            **_traffic(self.counters.peers[edge.peer]),
             live=edge.is_open,
             done=edge.progress.done,
             version=edge.progress.version,
@@ -324,8 +311,11 @@ class Status:
         )
 
 
-SESSION_LINE_S = 60.0
-"""The shortest time between two lines of one kind about one neighbor's sessions, in seconds."""
+def _traffic(traffic: PeerTraffic) -> dict[str, Any]:
+    names = ("bytes_sent", "bytes_received", "messages_sent", "messages_received")
+    return {name: getattr(traffic, name) for name in names}
+
+
 LOST_S = 3.0
 ALARM_S = 15.0
 """How long a neighbor is absent before there is an alarm, in seconds."""
@@ -348,22 +338,6 @@ class Absence:
     """True if it has a session, in which nothing arrives."""
     is_logged: bool = False
     alarmed: bool = False
-
-
-@dataclass(slots=True)
-class SessionLines:
-    """Lines of one kind about one neighbor's sessions: one a minute, with the number of lines omitted before it."""
-
-    next_at: float = float("-inf")
-    left_out: int = 0
-
-    def tell(self, line: str, now: float) -> None:
-        if now < self.next_at:
-            self.left_out += 1
-            return
-        more = f" ({self.left_out} more since the last such line)" if self.left_out else ""
-        self.next_at, self.left_out = now + SESSION_LINE_S, 0
-        log.info("%s%s", line, more)
 
 
 class Presence:
@@ -390,11 +364,9 @@ class Presence:
         self.seen: set[int] = set()
         """Neighbors that have had a session since the start."""
         self._lines: defaultdict[int, int] = defaultdict(int)
-        self._opened: defaultdict[int, SessionLines] = defaultdict(SessionLines)
-        self._ended: defaultdict[int, SessionLines] = defaultdict(SessionLines)
 
     def opened(self, peer: int, now: float) -> None:
-        self._opened[peer].tell(f"session with {self.name_of(peer)} is open", now)
+        log.info("session with %s is open", self.name_of(peer))
         self._note_back(peer, self.away.pop(peer, None), now)
         self.seen.add(peer)
 
@@ -406,7 +378,7 @@ class Presence:
 
     def ended(self, peer: int, reason: str, now: float) -> None:
         reason = clip(reason, REASON_BYTES)
-        self._ended[peer].tell(f"session with {self.name_of(peer)} ended: {reason}", now)
+        log.info("session with %s ended: %s", self.name_of(peer), reason)
         if peer in self.core.peers:
             absence = self.away.setdefault(peer, Absence(now - self.silent_s(peer)))
             absence.reason, absence.is_open = absence.reason or reason, False

@@ -10,13 +10,14 @@ import pytest
 
 from p2pfl.features.status import Board
 
-THROTTLED = "devices/platform/soc/soc:firmware/get_throttled"
+LIFE, RESERVE = (f"block/mmcblk0/device/{name}" for name in ("life_time", "pre_eol_info"))
+FIRMWARE = "devices/platform/soc/soc:firmware/get_throttled"
 PI5 = "devices/platform/soc@107c000000/soc@107c000000:firmware/get_throttled"
+KERNEL, ZONES = "class/hwmon/hwmon", "class/thermal/thermal_zone"
 
 
 @pytest.fixture
 def board(tmp_path):
-    (tmp_path / "sys").mkdir()
     board = Board(tmp_path, tmp_path / "sys")
 
     def write(name, text):
@@ -27,18 +28,48 @@ def board(tmp_path):
     return SimpleNamespace(look=board.look, write=write)
 
 
-def card(board, life_time, pre_eol_info="0x01\n"):
-    board.write("block/mmcblk0/device/life_time", life_time)
-    board.write("block/mmcblk0/device/pre_eol_info", pre_eol_info)
+def card(life_time, reserve="0x01"):
+    return {LIFE: life_time, RESERVE: reserve}
 
 
-def test_a_machine_that_says_nothing_has_no_alarm(board):
-    assert board.look() == {}
+def volts(low, name, low_elsewhere):
+    other = {f"{KERNEL}0/name": "cpu_thermal", f"{KERNEL}0/in0_lcrit_alarm": low_elsewhere}
+    return other | {f"{KERNEL}1/name": name, f"{KERNEL}1/in0_lcrit_alarm": low}
+
+
+def heat(milli_c):
+    other = {f"{ZONES}1/type": "x86_pkg_temp", f"{ZONES}1/temp": "99000"}
+    return other | {f"{ZONES}0/type": "cpu-thermal", f"{ZONES}0/temp": milli_c}
+
+
+CASES = {
+    "a machine that says nothing": ({}, []),
+    **{f"unreadable {text!r}": (card(text, text) | {FIRMWARE: text} | heat(text), []) for text in ("", "0xZZ", "\xff")},
+    "a new card": (card("0x00 0x00", "0x00"), []),
+    "a card at 8 tenths of its life": (card("0x01 0x09"), []),
+    "a card at 9 tenths of its life": (card("0x01 0x0a"), ["card-worn"]),
+    "a card beyond its life": (card("0x0B 0x01"), ["card-worn"]),
+    "a card whose reserve runs out": (card("0x01 0x01", "0x02"), ["card-worn"]),
+    "a voltage that the kernel calls low": (volts("1", "rpi_volt", "0"), ["under-voltage"]),
+    "a low voltage elsewhere": (volts("0", "rpi_volt", "1"), []),
+    "79.9 degrees": (heat("79900"), []),
+    "80.1 degrees": (heat("80100"), ["board-hot"]),
+}
+for firmware in (FIRMWARE, PI5):
+    bits = {"0": [], "1": ["under-voltage"], "0x50005": ["under-voltage", "board-hot"], "8": ["board-hot"], "f0000": []}
+    CASES |= {f"{firmware}: {text}": ({firmware: text}, kinds) for text, kinds in bits.items()}
+
+
+@pytest.mark.parametrize(("files", "kinds"), CASES.values(), ids=CASES)
+def test_what_holds_now_is_an_alarm_and_what_was_before_the_node_or_is_not_said_is_none(board, files, kinds):
+    for name, text in files.items():
+        board.write(name, f"{text}\n")
+    assert list(board.look()) == kinds
 
 
 def test_a_driver_that_fails_or_tells_nonsense_does_not_end_the_node(board, monkeypatch):
-    board.write("class/thermal/thermal_zone0/type", "cpu-thermal\n")
-    board.write("class/thermal/thermal_zone0/temp", "9" * 4000)
+    for name, text in heat("9" * 4000).items():
+        board.write(name, text)
     assert board.look() == {}
 
     def fail(*_):
@@ -48,76 +79,14 @@ def test_a_driver_that_fails_or_tells_nonsense_does_not_end_the_node(board, monk
     assert board.look() == {}
 
 
-@pytest.mark.parametrize("text", ["", "0xZZ\n", "\xff\xfe", "-\n"])
-def test_what_cannot_be_read_is_no_alarm(board, text):
-    card(board, text, text)
-    board.write(THROTTLED, text)
-    board.write("class/thermal/thermal_zone0/type", "cpu-thermal\n")
-    board.write("class/thermal/thermal_zone0/temp", text)
-    assert board.look() == {}
-
-
-@pytest.mark.parametrize(
-    ("life_time", "reserve", "worn"),
-    [
-        ("0x00 0x00\n", "0x00\n", False),
-        ("0x01 0x09\n", "0x01\n", False),
-        ("0x01 0x0a\n", "0x01\n", True),
-        ("0x0B 0x01\n", "0x01\n", True),
-        ("0x01 0x01\n", "0x02\n", True),
-    ],
-)
-def test_a_card_is_worn_at_nine_tenths_of_its_life_or_when_its_reserve_runs_out(board, life_time, reserve, worn):
-    card(board, life_time, reserve)
-    assert board.look().keys() == ({"card-worn"} if worn else set())
-
-
 def test_a_file_system_that_was_remounted_read_only_is_an_alarm(board, monkeypatch):
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY | os.ST_NOSUID))
     assert board.look().keys() == {"card-read-only"}
-    monkeypatch.undo()
-    assert board.look() == {}
-
-
-@pytest.mark.parametrize("file", [THROTTLED, PI5])
-@pytest.mark.parametrize(
-    ("bits", "kinds"),
-    [
-        ("0\n", set()),
-        ("1\n", {"under-voltage"}),
-        ("0x50005\n", {"under-voltage", "board-hot"}),
-        ("8\n", {"board-hot"}),
-        ("f0000\n", set()),
-    ],
-)
-def test_the_firmwares_bits_of_now_are_alarms_and_those_of_before_the_node_are_not(board, file, bits, kinds):
-    board.write(file, bits)
-    assert board.look().keys() == kinds
 
 
 def test_what_came_and_went_between_two_looks_is_an_alarm_once(board):
-    board.write(THROTTLED, "0\n")
-    board.look()
-    board.write(THROTTLED, "50000\n")
-    assert board.look()["under-voltage"] == "the supply voltage was too low"
-    assert board.look() == {}
-
-
-def test_a_kernel_without_the_firmwares_word_has_an_alarm_of_its_own(board):
-    for place, name in (("hwmon0", "cpu_thermal"), ("hwmon1", "rpi_volt")):
-        board.write(f"class/hwmon/{place}/name", f"{name}\n")
-        board.write(f"class/hwmon/{place}/in0_lcrit_alarm", "0\n")
-    assert board.look() == {}
-    board.write("class/hwmon/hwmon0/in0_lcrit_alarm", "1\n")
-    assert board.look() == {}
-    board.write("class/hwmon/hwmon1/in0_lcrit_alarm", "1\n")
-    assert board.look().keys() == {"under-voltage"}
-
-
-def test_a_processor_at_80_degrees_is_hot_and_other_sensors_are_not_asked(board):
-    for zone, kind in enumerate(("cpu-thermal", "x86_pkg_temp")):
-        board.write(f"class/thermal/thermal_zone{zone}/type", f"{kind}\n")
-        board.write(f"class/thermal/thermal_zone{zone}/temp", "99000\n" if zone else "79900\n")
-    assert board.look() == {}
-    board.write("class/thermal/thermal_zone0/temp", "80100\n")
-    assert board.look()["board-hot"].startswith("80 degrees")
+    for bits, alarms in (("0", {}), ("50000", {"under-voltage": "the supply voltage was too low"}), ("50000", {})):
+        board.write(FIRMWARE, bits)
+        seen = board.look()
+        seen.pop("board-hot", None)
+        assert seen == alarms

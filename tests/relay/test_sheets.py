@@ -140,9 +140,9 @@ def test_the_newest_sheet_is_kept_passed_on_and_used_at_the_next_registration(se
     with pytest.raises(CharterError, match=r"not one of federation\.admin"):
         keeper.offer(sheet_of(0, issued=2_000, admin=STRANGER).packed())
     again = sheets_at(setup, said.append)
-    assert (again.version, again.packed) == (1_000, sheet_of(0, 1, removed=[2]).packed())
+    assert (again.edition.version, again.packed) == (1_000, sheet_of(0, 1, removed=[2]).packed())
     (setup.node.state_dir / KEPT_NAME).write_bytes(b"damaged")
-    assert sheets_at(setup, said.append).version == 0
+    assert sheets_at(setup, said.append).edition.version == 0
 
 
 def test_a_damaged_file_neither_hides_what_neighbors_have_brought_nor_lets_an_older_sheet_in(setup):
@@ -177,7 +177,7 @@ def test_tickets_that_the_disk_refuses_are_used_meanwhile_and_written_later(setu
     monkeypatch.setattr("p2pfl.features.relay.tickets.replace_file", refuse)
     keeper = sheets_at(setup, lambda *alarm: alarms.append(alarm))
     keeper.offer(sheet_of(1).packed())
-    assert (keeper.version, alarms[0][0]) == (1_000, "storage")
+    assert (keeper.edition.version, alarms[0][0]) == (1_000, "storage")
     monkeypatch.setattr("p2pfl.features.relay.tickets.replace_file", lambda *written: disk.append(written))
     keeper.save()
     keeper.save()
@@ -191,7 +191,7 @@ def test_a_visitor_may_bring_tickets_as_it_brings_a_charter(setup):
     )
     keeper.bring(first(WARD).packed())
     keeper.bring(sheet_of(1).packed())
-    assert (keeper.version, sheets.version) == (1, 1_000)
+    assert (keeper.version, sheets.edition.version) == (1, 1_000)
     with pytest.raises(PeerFault, match="tickets that cannot be accepted"):
         keeper.bring(sheet_of(1, admin=STRANGER).packed())
 

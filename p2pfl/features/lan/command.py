@@ -39,7 +39,8 @@ def doctor(*, federation: Path, name: str | None, form: Form) -> int:
     if form == "table":
         click.echo(f"listening on the LAN and asking at every address, about {LISTEN_S:g} s ...", err=True)
     diagnosis = diagnose(federation, name)
-    write_json(_as_object(diagnosis)) if form == "json" else _print(diagnosis)
+    shown = _as_object(diagnosis)
+    write_json(shown) if form == "json" else _print(shown, diagnosis.patients)
     return int(bool(diagnosis.problems))
 
 
@@ -99,31 +100,24 @@ def _as_object(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _print(diagnosis: Diagnosis) -> None:
-    if diagnosis.tallies:
-        rows = [_interface_row(tally, diagnosis.patients) for tally in diagnosis.tallies]
-        write_rows(
-            [row | {key: ", ".join(row[key]) or "-" for key in ("addresses", "members")} for row in rows], "table"
-        )
-    if skipped := ", ".join(f"{nic.name}: {nic.skipped}" for nic in diagnosis.skipped):
+def _print(shown: dict[str, Any], patients: list[Patient]) -> None:
+    if rows := shown["interfaces"]:
+        texts = [row | {key: ", ".join(row[key]) or "-" for key in ("addresses", "members")} for row in rows]
+        write_rows(texts, "table")
+    if skipped := ", ".join(f"{nic['interface']}: {nic['why']}" for nic in shown["skipped"]):
         click.echo(f"not used: {skipped}")
     click.echo()
-    write_rows([_cells(_member_row(diagnosis, patient)) for patient in diagnosis.patients], "table")
-    _print_paths(diagnosis)
-    click.echo()
-    if not diagnosis.problems:
-        click.echo("all is well")
-    for problem in diagnosis.problems:
-        click.echo(printable(f"* {problem.text}"))
-        click.echo(printable(f"  what to do: {problem.remedy}"))
-
-
-def _print_paths(diagnosis: Diagnosis) -> None:
-    """Print each way to each neighbor."""
-    others = [patient for patient in diagnosis.patients if not patient.here]
+    write_rows([_cells(row) for row in shown["members"]], "table")
+    others = [patient for patient in patients if not patient.here]
     if paths := [_path_row(patient.member.name, tried) for patient in others for tried in patient.places]:
         click.echo()
         write_rows(paths, "table")
+    click.echo()
+    if not shown["problems"]:
+        click.echo("all is well")
+    for problem in shown["problems"]:
+        click.echo(printable(f"* {problem['text']}"))
+        click.echo(printable(f"  what to do: {problem['remedy']}"))
 
 
 def _path_row(name: str, place: AddressTried) -> dict[str, Any]:

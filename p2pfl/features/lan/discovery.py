@@ -29,8 +29,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.util import find_spec
 from ipaddress import ip_address
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from p2pfl.config.model import FederationConfig, Member, NodeConfig
 from p2pfl.errors import UserError
@@ -42,7 +41,7 @@ from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
 from p2pfl.system import IS_LINUX
 
 if TYPE_CHECKING:
-    from zeroconf import IPVersion, Zeroconf
+    from zeroconf import Zeroconf
     from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 
@@ -114,7 +113,7 @@ class Discovery:
         self._prefix, self._links = prefix, links
         self._interfaces, self._members = interfaces, members
         self._mdns: _Mdns | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None]
         self._last_text: object = None
 
     async def __aenter__(self) -> Self:
@@ -123,13 +122,10 @@ class Discovery:
         self._watch = asyncio.create_task(self._keep())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._watch
+    async def __aexit__(self, *_: object) -> None:
+        self._watch.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._watch
         await self._close()
 
     async def _keep(self) -> None:
@@ -221,7 +217,7 @@ class _Mdns:
         from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf  # noqa: PLC0415 - an extra
 
         texts = [text for interface in self.interfaces for text in _senders(interface)]
-        zeroconf = self._zeroconf = AsyncZeroconf(interfaces=texts, ip_version=_versions(texts))
+        zeroconf = self._zeroconf = AsyncZeroconf(interfaces=texts)
         self._browser = AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[self._on_change_of_service])
         info = AsyncServiceInfo(
             SERVICE,
@@ -300,18 +296,6 @@ def _senders(interface: Interface) -> list[str]:
     """Return one address of each family, which zeroconf uses to select an interface."""
     by_version = {address.version: str(address.ip) for address in reversed(interface.addresses)}
     return [by_version[version] for version in sorted(by_version)]
-
-
-def _versions(addresses: Sequence[str]) -> IPVersion:
-    from zeroconf import IPVersion  # noqa: PLC0415 - an extra
-
-    match sorted({ip_address(text).version for text in addresses}):
-        case [4]:
-            return IPVersion.V4Only
-        case [6]:
-            return IPVersion.V6Only
-        case _:
-            return IPVersion.All
 
 
 def discovery_of(
@@ -433,7 +417,7 @@ class Overhearing:
                 await asyncio.sleep(min(ASK_EVERY_S, left_s))
         finally:
             for ear in self._ears:
-                ear.close()
+                ear.transport.close()
 
     async def _open(self, tally: Tally, version: int, *, multicast: bool) -> None:
         try:
@@ -441,9 +425,10 @@ class Overhearing:
         except OSError as error:
             tally.failed = error.strerror or str(error)
             return
-        _, ear = await asyncio.get_running_loop().create_datagram_endpoint(
+        transport, ear = await asyncio.get_running_loop().create_datagram_endpoint(
             lambda: _Ear(self, tally, version, multicast=multicast), sock=own
         )
+        ear.transport = transport
         self._ears.append(ear)
 
     def note(self, tally: Tally, data: bytes, source: str, *, multicast: bool) -> None:
@@ -486,12 +471,9 @@ class _Ear(asyncio.DatagramProtocol):
 
     def __init__(self, overhearing: Overhearing, tally: Tally, version: int, *, multicast: bool) -> None:
         self.tally, self.version, self.multicast = tally, version, multicast
+        self.transport: asyncio.DatagramTransport
         self._overhearing = overhearing
-        self._transport: asyncio.DatagramTransport | None = None
         self._asked = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.DatagramTransport", transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         with suppress(Exception):  # whatever zeroconf raises on packets from strangers
@@ -505,19 +487,13 @@ class _Ear(asyncio.DatagramProtocol):
         """Send a query. Each has a different id, because identical queries are answered only once a second."""
         from zeroconf import DNSOutgoing, DNSQuestion  # type: ignore[attr-defined]  # noqa: PLC0415 - an extra
 
-        if self._transport is None:
-            return
         self._asked += 1
         out = DNSOutgoing(QUERY, multicast=self.multicast, id_=0 if self.multicast else self._asked)
         out.add_question(DNSQuestion(SERVICE, POINTER, INTERNET))
         scope = (0, self.tally.interface.index) if self.version == 6 else ()
         for packet in out.packets():
-            self._transport.sendto(packet, (GROUPS[self.version], PORT, *scope))
+            self.transport.sendto(packet, (GROUPS[self.version], PORT, *scope))
         self.tally.sent += 1
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
 
 
 def _socket(interface: Interface, version: int, *, shared: bool) -> socket.socket:

@@ -233,6 +233,11 @@ async def examine(
     named = () if node is None else node.interfaces
     interfaces = cover(all_interfaces(), listen, named) if find_spec("zeroconf") is not None else []
     usable = [nic for nic in interfaces if nic.skipped is None]
+    running = None if node is None else find_running(node.state_dir)
+    members = list(federation.present)
+    if node is not None:
+        index = federation.member(node.name).index
+        members = [member for member in federation.members if member.index in (index, *federation.neighbors(index))]
     diagnosis = Diagnosis(
         federation=federation,
         discovery=discovery,
@@ -240,20 +245,18 @@ async def examine(
         tallies=[],
         skipped=[nic for nic in interfaces if nic.skipped is not None],
         patients=[
-            Patient(
+            Patient(member=member, here=False, has_session=member.name in own.sessions)
+            if node is None or member.name != node.name
+            else Patient(
                 member=member,
-                here=node is not None and member.name == node.name,
-                has_session=member.name in own.sessions,
+                here=True,
+                listens=None if running is None else running.listen,
+                hides=is_hidden(member.address, node.listen),
             )
-            for member in _members_to_examine(federation, node)
+            for member in members
         ],
         away=own.away,
     )
-    for patient in diagnosis.patients:
-        if patient.here and node is not None:
-            patient.hides = is_hidden(patient.member.address, node.listen)
-            if (running := find_running(node.state_dir)) is not None:
-                patient.listens = running.listen
     if usable and discovery and IS_LINUX:
         overhearing = Overhearing(usable, own_addresses())
         await overhearing.run(listen_s)
@@ -270,13 +273,6 @@ async def examine(
     ]
     diagnosis.problems = [*_of_the_lan(diagnosis), *relays, *_of_members(diagnosis)]
     return diagnosis
-
-
-def _members_to_examine(federation: FederationConfig, node: NodeConfig | None) -> list[Member]:
-    if node is None:
-        return list(federation.present)
-    own = federation.member(node.name).index
-    return [member for member in federation.members if member.index in (own, *federation.neighbors(own))]
 
 
 async def _probe(diagnosis: Diagnosis, node: NodeConfig | None) -> None:

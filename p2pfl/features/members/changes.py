@@ -27,7 +27,6 @@ from p2pfl.features.lan.discovery import Places, find_nearby, require_zeroconf
 from p2pfl.features.members.publishing import (
     ADMIN_FILE,
     Delivery,
-    changed_edges,
     charter_of,
     hand,
     keep,
@@ -211,9 +210,9 @@ def sign(opened: OpenFederation, charter: Charter) -> None:
     federation = opened.federation
     require_bearable(federation, charter)
     made = publish(federation, charter, opened.admin)
-    came, went = changed_edges(federation.edges, made.edges)
+    before, after = set(federation.edges), set(made.edges)
     text = f"version {made.version} of the members: {len(made.present)} of them, {len(made.edges)} edges"
-    click.echo(f"{text} (+{came} -{went})", err=True)
+    click.echo(f"{text} (+{len(after - before)} -{len(before - after)})", err=True)
     click.echo(f"wrote {members_file(federation)}", err=True)
     credentials = _write_tickets(amended(federation, made), opened.admin) if federation.relays else b""
     if not opened.offline:

@@ -49,7 +49,6 @@ from p2pfl.node.folders import CHARTER_FILE, NONE
 from p2pfl.reporting.alarms import AlarmText
 from p2pfl.storage.disk import replace_file
 
-log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
 
 CONFLICT = "charter-conflict"
@@ -346,7 +345,7 @@ class CharterTalk:
         idle = talk.pieces is None and not talk.given_up
         if idle and self.keeper.wants(talk.theirs) and talk.allowance.asks.take(now) == 0.0:
             talk.pieces, talk.heard_at, talk.asks = bytearray(), now, talk.asks + 1
-            self._say(peer, self.channel, CharterAsked(version=self.keeper.version))
+            self._say(peer, self.channel, CharterAsked(version=self.keeper.edition.version))
 
     def _answer(self, peer: int, talk: Conversation, now: float) -> None:
         raw = self.keeper.packed

@@ -30,7 +30,7 @@ from p2pfl.config.members import (
     members_file,
     members_text,
 )
-from p2pfl.config.model import Edges, FederationConfig, Member
+from p2pfl.config.model import FederationConfig, Member
 from p2pfl.config.tables import Mistakes
 from p2pfl.crypto.identity import Identity, fingerprint, public_text
 from p2pfl.errors import UserError
@@ -216,11 +216,6 @@ def _read_invites(federation: FederationConfig) -> list[IssuedInvite]:
 def _remember(federation: FederationConfig, issued: list[IssuedInvite]) -> None:
     path = federation.path.parent / INVITES_FILE
     replace_file(path, [msgspec.json.format(msgspec.json.encode(issued), indent=1)])
-
-
-def changed_edges(before: Edges, after: Edges) -> tuple[int, int]:
-    """Return the numbers of edges added and removed."""
-    return len(set(after) - set(before)), len(set(before) - set(after))
 
 
 @dataclass(slots=True)

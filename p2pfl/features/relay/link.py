@@ -92,16 +92,12 @@ class RelayLimits:
         self._strays = TokenBucket(STRAYS_PER_S, tokens=STRAY_BURST, burst=STRAY_BURST)
         self._controls = TokenBucket(CONTROL_PER_S, tokens=CONTROL_BURST, burst=CONTROL_BURST)
         self._controls_of: dict[bytes, TokenBucket] = {}
-        self._doubts: dict[bytes, deque[float]] = {}
+        self.doubts: dict[bytes, deque[float]] = {}
         """The times at which lines to each member were lately spoiled or cut."""
-
-    def doubts(self, key: bytes) -> int:
-        """Return how often lines to a member were lately spoiled or cut."""
-        return sum(at >= monotonic() - DOUBTS_LAST_S for at in self._doubts.get(key, ()))
 
     def doubt(self, key: bytes) -> None:
         """Count one more line that was spoiled or cut."""
-        latest(self._doubts, key, lambda: deque(maxlen=64), MOST_KEYS).append(monotonic())
+        latest(self.doubts, key, lambda: deque(maxlen=64), MOST_KEYS).append(monotonic())
 
     def count_control(self, key: bytes, now: float) -> None:
         """Raises PeerFault if the charter cannot have so much news."""
@@ -336,7 +332,7 @@ class RelayLink:
 
     def doubts(self, key: bytes) -> int:
         """Return how often lines to that member were spoiled or cut here lately."""
-        return self._limits.doubts(key)
+        return sum(at >= monotonic() - DOUBTS_LAST_S for at in self._limits.doubts.get(key, ()))
 
     def doubt(self, key: bytes, reason: str) -> None:
         self._limits.doubt(key)

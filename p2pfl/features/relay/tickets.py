@@ -11,7 +11,6 @@ machine; those that a node has received are in its state folder.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import logging
@@ -30,7 +29,7 @@ from nacl.signing import VerifyKey
 from p2pfl.config.charter import CharterError, realm_of
 from p2pfl.config.load import load_config
 from p2pfl.config.model import Edition, FederationConfig, NodeConfig
-from p2pfl.config.tables import Mistakes, read_document, read_table, text, texts
+from p2pfl.config.tables import Mistakes, from_text, read_document, read_table, text, texts, to_text
 from p2pfl.console import seconds_now
 from p2pfl.crypto.identity import Identity, read_private
 from p2pfl.errors import StorageError, UserError
@@ -345,10 +344,6 @@ class CredentialsKeeper:
         return _edition(self.credentials())
 
     @property
-    def version(self) -> int:
-        return self.edition.version
-
-    @property
     def packed(self) -> bytes:
         credentials = self.credentials()
         return b"" if credentials is None else credentials.packed()
@@ -432,14 +427,6 @@ def read_token(path: Path) -> bytes:
     return token
 
 
-def to_text(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
-
-
-def from_text(text: str) -> bytes:
-    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-
-
 # -- registration -----------------------------------------------------------------------------------------------------
 
 
@@ -476,16 +463,12 @@ def register(
 ) -> Registration:
     """Answer a relay's challenge."""
     named = token_id(token) if token else b""
-    proven = _proven(relay, challenge.nonce, identity.public, ticket, named)
-    return Registration(
-        version=VERSION,
-        relay=relay,
-        key=identity.public,
-        signature=identity.sign(proven),
-        ticket=ticket,
-        token_id=named,
-        token_proof=_token_proof(token, proven) if token else b"",
+    unsigned = Registration(
+        version=VERSION, relay=relay, key=identity.public, signature=b"", ticket=ticket, token_id=named
     )
+    proven = _proven_by(unsigned, challenge.nonce)
+    proof = _token_proof(token, proven) if token else b""
+    return msgspec.structs.replace(unsigned, signature=identity.sign(proven), token_proof=proof)
 
 
 def token_id(token: bytes) -> bytes:
@@ -503,14 +486,9 @@ def holds_token(registration: Registration, nonce: bytes, token: bytes) -> bool:
     return hmac.compare_digest(registration.token_proof, _token_proof(token, _proven_by(registration, nonce)))
 
 
-def _proven_by(registration: Registration, nonce: bytes) -> bytes:
-    said = registration
-    return _proven(said.relay, nonce, said.key, said.ticket, said.token_id)
-
-
-def _proven(relay: str, nonce: bytes, key: bytes, ticket: bytes, named: bytes) -> bytes:
+def _proven_by(said: Registration, nonce: bytes) -> bytes:
     """Return the bytes that are signed."""
-    content = msgspec.msgpack.encode((relay, nonce, key, ticket, named))
+    content = msgspec.msgpack.encode((said.relay, nonce, said.key, said.ticket, said.token_id))
     return PROVEN + hashlib.blake2b(content, digest_size=32, person=b"p2pfl-relay-reg").digest()
 
 

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,8 +18,8 @@ from p2pfl.errors import P2PFLError
 from p2pfl.features.status.running import (
     NOT_HERE,
     REPLACED,
-    LocalFederation,
     LocalMember,
+    PageAddress,
     ask_federation,
     ask_status,
     is_folder,
@@ -64,8 +65,7 @@ def status(*, targets: tuple[str, ...], form: Form) -> int:
     it is the whole link from the node's log. If a node in FOLDER has ended, its result is shown. Exits with 1 if a node
     does not answer.
     """
-    asked = iter(_ask_all([target for target in targets if not is_folder(target)]))
-    rows = [row for target in targets for row in (_of_folder(target) if is_folder(target) else [next(asked)])]
+    rows = _ask_all(targets)
     shown = [{key: value for key, value in row.items() if key not in HIDDEN} for row in rows]
     if form == "table":
         from p2pfl.console.overview import view  # noqa: PLC0415 - `--help` stays instant
@@ -81,37 +81,31 @@ def status(*, targets: tuple[str, ...], form: Form) -> int:
     return int(not all(row["well"] for row in asked_here or rows))
 
 
-def _ask_all(urls: list[str]) -> list[dict[str, Any]]:
-    places = [place_of(url) for url in urls]
+def _ask_all(targets: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a row for each URL, and for each member of each folder."""
+    asked: list[Callable[[], dict[str, Any]]] = []
+    for target in targets:
+        if is_folder(target):
+            federation, members = read_folder(target)
+            asked += [partial(_row_of_member, federation, member) for member in members]
+        else:
+            asked.append(partial(_row_at, target.partition("#")[0], place_of(target)))
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        answers = list(pool.map(ask_status, places))
-    return [_row(url.partition("#")[0], answer) for url, answer in zip(urls, answers, strict=True)]
+        return list(pool.map(lambda ask: ask(), asked))
 
 
-def _of_folder(target: str) -> list[dict[str, Any]]:
-    """Return a row for each member."""
-    folder = read_folder(target)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        answers = list(pool.map(_answer, folder.members))
-    return [
-        _row("" if member.place is None else f"http://{member.place.netloc}", _refuse_other(folder, member.name, said))
-        | {"node": member.name}
-        for member, said in zip(folder.members, answers, strict=True)
-    ]
+def _row_at(url: str, place: PageAddress) -> dict[str, Any]:
+    return _row(url, ask_status(place))
 
 
-def _answer(member: LocalMember) -> dict[str, Any] | str:
-    """Return a member's answer or the result that it left behind, or the reason if there is neither."""
-    if member.place is None:
-        return member.reason if member.result is None else member.result
-    return ask_status(member.place)
-
-
-def _refuse_other(folder: LocalFederation, name: str, answer: dict[str, Any] | str) -> dict[str, Any] | str:
-    """Refuse an answer from another node: once a node is gone, another process may get its port."""
-    if isinstance(answer, str) or (answer.get("node"), answer.get("federation")) == (name, folder.federation):
-        return answer
-    return OTHER_NODE
+def _row_of_member(federation: str, member: LocalMember) -> dict[str, Any]:
+    """Return the row of a member that answers or has left a result behind; or the reason if there is neither."""
+    url, said = "", member.reason if member.result is None else member.result
+    if member.place is not None:
+        url, said = f"http://{member.place.netloc}", ask_status(member.place)
+    is_other = not isinstance(said, str) and (said.get("node"), said.get("federation")) != (member.name, federation)
+    # once a node is gone, another process may get its port
+    return _row(url, OTHER_NODE if is_other else said) | {"node": member.name}
 
 
 def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
@@ -264,8 +258,8 @@ def watch(*, target: str, form: Form) -> None:
 
 def _ask(target: str) -> dict[str, Any] | str:
     """Return the first answer from a node, or the reason why none answers."""
-    folder = read_folder(target) if is_folder(target) else None
-    places = [place_of(target)] if folder is None else [place for member in folder.members if (place := member.place)]
+    members = read_folder(target)[1] if is_folder(target) else None
+    places = [place_of(target)] if members is None else [place for member in members if (place := member.place)]
     reason = ""
     for place in places:
         federation = ask_federation(place)

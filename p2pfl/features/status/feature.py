@@ -23,7 +23,7 @@ from p2pfl.features.status.board import Board
 from p2pfl.features.status.overview import Overview
 from p2pfl.features.status.page import StatusPage
 from p2pfl.features.status.running import address_at, keep_file, page_token
-from p2pfl.features.status.spread import CHANNEL, Roster, SendVitals, VitalsRow, VitalsSpread, VitalsTold
+from p2pfl.features.status.spread import CHANNEL, Roster, VitalsRow, VitalsSpread, VitalsTold
 from p2pfl.features.status.watchdog import ALARMS, STARTING_S, Hearing, MemberNews, Watchdog
 from p2pfl.learn.metrics import Measure
 from p2pfl.learn.privacy.accounting import Signed
@@ -116,7 +116,7 @@ class Display:
         measures: Callable[[], Sequence[Measure]],
         hearing: Hearing,
         raise_alarm: Callable[[str, int | None, str], None],
-        send: SendVitals,
+        send: Callable[..., bool],
         spent: SpendEvidence | None = None,
     ) -> None:
         self.roster = roster
@@ -326,7 +326,7 @@ class StatusDisplay(Attached):
             status=node.status,
             line=node.line,
             feed=node.feed,
-            measures=self._measures,
+            measures=lambda: node.runner.measures,
             hearing=self._hearing,
             raise_alarm=node.alarm,
             send=self._send,
@@ -336,9 +336,6 @@ class StatusDisplay(Attached):
     def _came(self, peer: int) -> tuple[int, int] | None:
         session = self._node.network.session(peer)
         return None if session is None else (session[0], session[1].bytes_came)
-
-    def _measures(self) -> Sequence[Measure]:
-        return self._node.runner.measures
 
     def _send(self, peer: int, message: VitalsTold, *, urgent: bool = False) -> bool:
         return self._node.say(peer, CHANNEL, message, if_free=not urgent)

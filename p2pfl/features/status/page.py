@@ -22,10 +22,10 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -263,14 +263,13 @@ class StatusPage:
         for loopback in LOOPBACKS:
             self._pending.know(loopback)
         self._refusals = Refusals(Counters({}), log, lambda kind, peer, text: None)  # noqa: ARG005 - no peer is known
-        self._hours: asyncio.Task[None] | None = None
-        self._runner: web.AppRunner | None = None
-        self._acceptor: Acceptor | None = None
+        self._acceptor: Acceptor
+        self._until_closed = AsyncExitStack()
 
     @property
     def port(self) -> int:
         """Return the bound port."""
-        return 0 if self._acceptor is None else self._acceptor.port
+        return self._acceptor.port
 
     async def __aenter__(self) -> Self:
         application = web.Application(middlewares=[self._guard.check], client_max_size=MOST_BODY_BYTES)
@@ -280,8 +279,8 @@ class StatusPage:
             for path in FILES:
                 application.router.add_get(path, self._show_file)
             application.router.add_post(ENTER, self._guard.enter)
-            application.router.add_get("/federation", self._show_federation)
-            application.router.add_get("/history", self._show_history)
+            application.router.add_get("/federation", partial(self._show_federation, self._site))
+            application.router.add_get("/history", partial(self._show_history, self._site))
         application.on_response_prepare.append(add_headers)
         runner = web.AppRunner(application, shutdown_timeout=0.5)
         await runner.setup()
@@ -292,14 +291,16 @@ class StatusPage:
         def speak(gate: ConnectionGate) -> PageHandler:
             return PageHandler(http, gate, self._refusals, logger=FAULTS, keepalive_timeout=30)
 
-        acceptor = Acceptor(self._pending, speak, self._guard.shows_token)
+        self._acceptor = Acceptor(self._pending, speak, self._guard.shows_token)
         try:
-            await acceptor.open(self._address)
+            await self._acceptor.open(self._address)
         except OSError as error:
             await runner.cleanup()
             raise cannot_listen(self._address, error, KEY) from None
-        self._runner, self._acceptor = runner, acceptor
-        self._hours = asyncio.create_task(self._refusals.begin_hours())
+        self._until_closed.callback(self._pending.close)
+        self._until_closed.push_async_callback(runner.cleanup)
+        self._until_closed.callback(self._acceptor.close)
+        self._until_closed.callback(asyncio.create_task(self._refusals.begin_hours()).cancel)
         return self
 
     async def conclude(self) -> None:
@@ -314,16 +315,8 @@ class StatusPage:
             return names
         return [own_address() if host in EVERYWHERE else str(self._address).rpartition(":")[0]]
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._hours is not None:
-            self._hours.cancel()
-        if self._acceptor is not None:
-            self._acceptor.close()
-        if self._runner is not None:
-            await self._runner.cleanup()
-        self._pending.close()
+    async def __aexit__(self, *_: object) -> None:
+        await self._until_closed.aclose()
 
     async def _show_file(self, request: web.Request) -> web.Response:
         headers = {"Content-Type": FILES[request.path][1], "Cache-Control": "no-cache"}
@@ -332,20 +325,16 @@ class StatusPage:
     async def _show_status(self, _: web.Request) -> web.Response:
         return _json(msgspec.json.encode(self._status()))
 
-    async def _show_federation(self, _: web.Request) -> web.Response:
-        if self._site is None:
-            raise AssertionError("no site and a route")
+    async def _show_federation(self, site: Overview, _: web.Request) -> web.Response:
         self._asked_at = time.monotonic()
         if self._asked_at >= self._viewed_at + VIEW_S:
-            self._view, self._viewed_at = self._site.whole(), self._asked_at
+            self._view, self._viewed_at = site.whole(), self._asked_at
         response = _json(self._view)
         response.enable_compression()
         return response
 
-    async def _show_history(self, _: web.Request) -> web.Response:
-        if self._site is None:
-            raise AssertionError("no site and a route")
-        return _json(self._site.history())
+    async def _show_history(self, site: Overview, _: web.Request) -> web.Response:
+        return _json(site.history())
 
     async def _show_metrics(self, _: web.Request) -> web.Response:
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}

@@ -15,6 +15,7 @@ from p2pfl.core.settings import Phase
 from p2pfl.reporting.alarms import ALARMS
 
 OTHER = "other"
+ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 PHASES = (*(phase.value for phase in Phase), "stopped", "testing", "waiting for disk")
 
 Status = Mapping[str, Any]
@@ -80,20 +81,14 @@ def exposition(status: Status, kinds: Collection[str] = ALARMS) -> str:
 
     A null or missing value yields no sample; a metric without samples is left out.
     """
-    lines = _lines(
-        "info",
-        "gauge",
-        "The node's name and the like, as labels; always 1.",
-        [(_info(status), 1.0)] if "node" in status else [],
-    )
+    lines = _lines("info", "gauge", "The node's name and the like, as labels; always 1.", _info(status))
     lines += _lines("phase", "gauge", "1 for the phase of the node.", _phases(status))
     for metric in OF_NODE:
         value = _number(_value_at(status, metric.key))
         samples: list[Sample] = [] if value is None else [((), value)]
         lines += _lines(metric.name, metric.kind, metric.help, samples)
-    measured = status.get("metrics") or {}
-    numbers = {str(name): _number(value) for name, value in measured.items()}
-    tested: list[Sample] = [((("metric", name),), value) for name, value in numbers.items() if value is not None]
+    numbers = {name: _number(value) for name, value in (status.get("metrics") or {}).items()}
+    tested: list[Sample] = [((("metric", str(name)),), value) for name, value in numbers.items() if value is not None]
     lines += _lines("test_metric", "gauge", "The task's own metrics, latest values on the common test set.", tested)
     refuses: list[Sample] = [((), float(status.get("disk_refuses") is not None))] if "node" in status else []
     lines += _lines("disk_refuses", "gauge", "1 while the state cannot be written to disk.", refuses)
@@ -121,9 +116,10 @@ def _neighbor_labels(neighbor: Status) -> Labels:
     return (("neighbor", str(neighbor.get("name"))),)
 
 
-def _info(status: Status) -> Labels:
+def _info(status: Status) -> list[Sample]:
     keys = ("node", "federation", "rule", "software")
-    return tuple((key, str(status[key])) for key in keys if status.get(key) is not None)
+    labels = tuple((key, str(status[key])) for key in keys if status.get(key) is not None)
+    return [(labels, 1.0)] if "node" in status else []
 
 
 def _phases(status: Status) -> list[Sample]:
@@ -160,12 +156,8 @@ def _lines(name: str, kind: str, text: str, samples: list[Sample]) -> list[str]:
 
 
 def _label_text(labels: Labels) -> str:
-    pairs = ",".join(f'{key}="{_escaped(value)}"' for key, value in labels)
+    pairs = ",".join(f'{key}="{value.translate(ESCAPED)}"' for key, value in labels)
     return f"{{{pairs}}}" if pairs else ""
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _text(value: float) -> str:

@@ -149,14 +149,6 @@ class LocalMember:
     """The result that it left behind, if it has ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalFederation:
-    """A federation on this machine, and those of its members whose state is here."""
-
-    federation: str
-    members: tuple[LocalMember, ...]
-
-
 def is_folder(target: str) -> bool:
     """Return True for a folder, or for a federation file in it. An address is never mistaken for either."""
     return (bool(target) and Path(target).is_dir()) or (target.endswith(".toml") and Path(target).is_file())
@@ -177,23 +169,23 @@ def place_of(url: str) -> PageAddress:
     return PageAddress(netloc=parts.netloc, token=parts.fragment)
 
 
-def read_folder(target: str) -> LocalFederation:
-    """Read a federation folder. Raises UserError: there is a mistake in the federation or in a node file."""
+def read_folder(target: str) -> tuple[str, list[LocalMember]]:
+    """Return the name of the federation in a folder, and its members whose state is on this machine.
+
+    Raises UserError: there is a mistake in the federation or in a node file.
+    """
     from p2pfl.config.load import load_config, load_node, node_file  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.node.folders import newest_here  # noqa: PLC0415 - `--help` stays instant
 
     federation = newest_here(load_config(Path(target)))
     members = [member for member in federation.members if not getattr(member, "retired", False)]
     nodes = [(member, load_node(node_file(federation, member.name), federation, member.name)) for member in members]
-    return LocalFederation(
-        federation.name,
-        tuple(
-            LocalMember(name=member.name, reason=REPLACED)
-            if _has_other_key(node.key_file, member.key)
-            else _find_local_member(member.name, node.state_dir)
-            for member, node in nodes
-        ),
-    )
+    return federation.name, [
+        LocalMember(name=member.name, reason=REPLACED)
+        if _has_other_key(node.key_file, member.key)
+        else _find_local_member(member.name, node.state_dir)
+        for member, node in nodes
+    ]
 
 
 def _has_other_key(file: Path, key: bytes) -> bool:
@@ -210,8 +202,7 @@ def _find_local_member(name: str, state: Path) -> LocalMember:
     """Find the address of a member's page from its state folder, or why it has none."""
     there = read_addresses(state)
     if there is None:
-        result = _result(state)
-        return LocalMember(name=name, reason=NOT_HERE, result=result)
+        return LocalMember(name=name, reason=NOT_HERE, result=_result(state))
     if not there.is_running:
         return LocalMember(name=name, reason=DIED)
     if there.status is None:

@@ -12,7 +12,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
@@ -116,18 +116,12 @@ class Recipient:
         return self.tokens
 
 
-class SendVitals(Protocol):
-    """Passes a message to a neighbor; returns False if its line is busy. An `urgent` message is sent anyway."""
-
-    def __call__(self, peer: int, message: VitalsTold, *, urgent: bool = False) -> bool: ...
-
-
 class VitalsSpread:
     """The rows of all members, and what each neighbor lacks.
 
     `key_of` returns a member's public key, or None if no current member has this index. `on_row` is called with each
-    newer row and the previous one; `on_own` with a row that this node signed before this process started. Times come
-    from one monotonic clock.
+    newer row and the previous one; `on_own` with a row that this node signed before this process started. `send` passes
+    a message to a neighbor, an `urgent` one anyway, and returns False if its line is busy. Times are monotonic.
     """
 
     def __init__(
@@ -137,7 +131,7 @@ class VitalsSpread:
         identity: Identity,
         realm: bytes,
         key_of: Callable[[int], bytes | None],
-        send: SendVitals,
+        send: Callable[..., bool],
         on_row: Callable[[VitalsRow, VitalsRow | None], Any] = lambda row, before: None,  # noqa: ARG005 - whoever does not look
         on_own: Callable[[Vitals], Any] = lambda vitals: None,  # noqa: ARG005 - as above
     ) -> None:
@@ -381,8 +375,8 @@ class Roster:
         row = self.rows.get(index)
         if index == self.own or row is None or row.vitals.phase in QUIET:
             return False
-        rows = [self.rows.get(peer) for peer in self._neighbors().get(index, ())]
-        words = [theirs.vitals for theirs in rows if theirs is not None and self._counts(theirs, now)]
+        rows = [theirs for peer in self._neighbors().get(index, ()) if (theirs := self.rows.get(peer)) is not None]
+        words = [theirs.vitals for theirs in rows if theirs.vitals.phase not in OVER and not self.is_quiet(theirs, now)]
         return bool(words) and not any(_hears(vitals, index) for vitals in words)
 
     def is_gone(self, row: VitalsRow, now: float) -> bool:
@@ -410,9 +404,6 @@ class Roster:
                 neighbors[b].append(a)
             self._joined = edges, dict(neighbors)
         return self._joined[1]
-
-    def _counts(self, row: VitalsRow, now: float) -> bool:
-        return row.vitals.phase not in OVER and not self.is_quiet(row, now)
 
 
 def _sessions(vitals: Vitals) -> tuple[bytes, bytes, str]:

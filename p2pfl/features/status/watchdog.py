@@ -16,7 +16,7 @@ from p2pfl.core.settings import Phase
 from p2pfl.errors import StorageError
 from p2pfl.features.status.board import BOARD_ALARMS
 from p2pfl.features.status.spread import OVER, VitalsRow
-from p2pfl.learn.metrics import DRIVEN, NOISY, Growth, Losses, Measure
+from p2pfl.learn.metrics import DRIVEN, NOISY, Losses, Measure
 from p2pfl.node.status import SILENT_S, Feed
 from p2pfl.reporting.alarms import AlarmText
 from p2pfl.reporting.vitals import Vitals, scores
@@ -228,24 +228,16 @@ class Watchdog:
         self.away = max(self.away, self.missing(now), len(self.core.peers) - len(self.core.connected))
         if growth.reason == NOISY:
             self._raise_alarm("noise-prevails", growth.text)
-        elif self._is_driven(growth):
+        elif self.feed.stands("loss-grows", None) or growth.is_lost or (growth.reason == DRIVEN and not self.away):
             self._raise_alarm("loss-grows", growth.text)
-        elif not self.explained:
-            self.explained = True
-            self._explain(growth.text)
-
-    def _is_driven(self, growth: Growth) -> bool:
-        return self.feed.stands("loss-grows", None) or growth.is_lost or (growth.reason == DRIVEN and not self.away)
-
-    def _explain(self, text: str) -> None:
-        """Log why the loss grows, without an alarm: members are away and so are their data, or the node overfits its
-        rows.
-        """
-        if self.away:
+        elif not self.explained and self.away:
             who = "a member is" if self.away == 1 else f"{self.away} members are"
-            self.feed.tell("forgets", None, f"{text}: {who} away, and their data are missing")
-        else:
-            self.feed.tell("overfits", None, f"{text}, while the model fits the node's own rows better and better")
+            self.feed.tell("forgets", None, f"{growth.text}: {who} away, and their data are missing")
+            self.explained = True
+        elif not self.explained:
+            text = f"{growth.text}, while the model fits the node's own rows better and better"
+            self.feed.tell("overfits", None, text)
+            self.explained = True
 
     def _raise_alarm(self, kind: str, text: str) -> None:
         """Raise an alarm, or update the text of the active one."""
@@ -276,29 +268,23 @@ class Hearing:
 
     def __init__(self, came: Callable[[int], tuple[int, int] | None]) -> None:
         self._came = came
-        self._latest: dict[int, tuple[int, int]] = {}
-        self._silent: dict[int, int] = {}
-        self._away: dict[int, int] = {}
+        self._seen: dict[int, tuple[tuple[int, int] | None, int, int]] = {}
+        """What `came` last returned of each neighbor, and the checks without a byte, and without a session."""
 
     def look(self, neighbors: Iterable[int]) -> None:
         """Check all sessions; call this about once a second."""
-        there = set(neighbors)
-        for known in (self._latest, self._silent, self._away):
-            for peer in known.keys() - there:
-                del known[peer]
-        for peer in sorted(there):
-            now = self._came(peer)
+        before, self._seen = self._seen, {}
+        for peer in neighbors:
+            now, (latest, silent, away) = self._came(peer), before.get(peer, (None, 0, GONE_LOOKS))
             if now is None:
-                self._away[peer] = self._away.get(peer, GONE_LOOKS) + 1
+                self._seen[peer] = latest, silent, away + 1
             else:
-                self._away[peer] = 0
-                self._silent[peer] = self._silent.get(peer, 0) + 1 if now == self._latest.get(peer) else 0
-                self._latest[peer] = now
+                self._seen[peer] = now, silent + 1 if now == latest else 0, 0
 
     @property
     def live(self) -> frozenset[int]:
         """Return the neighbors with a session, silent or not."""
-        return frozenset(peer for peer, looks in self._away.items() if looks < GONE_LOOKS)
+        return frozenset(peer for peer, (_, _, away) in self._seen.items() if away < GONE_LOOKS)
 
     @property
     def unheard(self) -> frozenset[int]:
@@ -307,7 +293,6 @@ class Hearing:
 
     def silent_s(self, peer: int) -> float:
         """Return the seconds since data arrived over the session with a neighbor, if there is or lately was one."""
-        now = self._came(peer)
-        if now is not None and now[0] != self._latest.get(peer, now)[0]:
-            return 0.0  # it has a new session since the last check
-        return float(self._silent.get(peer, 0))
+        now, (latest, silent, _) = self._came(peer), self._seen.get(peer, (None, 0, 0))
+        is_new = now is not None and latest is not None and now[0] != latest[0]
+        return 0.0 if is_new else float(silent)

@@ -3,8 +3,6 @@
 import gc
 import os
 import signal
-import sys
-from pathlib import Path
 
 # Threads of the linear algebra on top of busy processes make small matrices many times slower. Before numpy is there.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -15,11 +13,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+import faces  # noqa: F401 - tests import names from packages
 import pytest
 from hypothesis import HealthCheck, settings
-
-sys.path.insert(0, str(Path(__file__).parent))
-import faces  # noqa: F401 - tests import names from packages
 
 # Modules and collected tests are kept: a search for garbage among them finds nothing, and takes a tenth of the time.
 gc.disable()

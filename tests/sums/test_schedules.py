@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
 from sum_world import Link, SumWorld, complete, ring
 
 LABELS = ("first", "second", "third")

@@ -13,10 +13,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+from old_code import BEFORE_RELAYS, FIRST_OF_9, FIRST_RELAYS, ONLY_MIXES, ROOT, TRAINS_ON, command, take_out, why_not
+from ports import free_ports
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.load import load_config
@@ -25,11 +26,6 @@ from p2pfl.engine.state import Codecs
 from p2pfl.methods import Method
 from p2pfl.node.assembly import replay
 from p2pfl.storage import peek
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from old_code import BEFORE_RELAYS, FIRST_OF_9, FIRST_RELAYS, ONLY_MIXES, ROOT, TRAINS_ON, command, take_out, why_not
-from ports import free_ports
 
 DEADLINE_S = 200.0
 SLOW = {"takes-no-part", "neighbor-lost", "relay-lost"}

@@ -25,19 +25,6 @@ ENDLESS = 100_000
 
 
 @pytest.fixture
-def p2pfl(capsys):
-    """A command, in this process: exit code, stdout and stderr."""
-
-    def p2pfl(*arguments):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        return ended.value.code, *capsys.readouterr()
-
-    return p2pfl
-
-
-@pytest.fixture
 def federation(tmp_path):
     """What `p2pfl new` makes, with other values for some keys of federation.toml."""
 

@@ -34,7 +34,7 @@ Without FEDERATION only the software is installed or updated. A second run chang
   --python PATH      the Python to use, 3.11 or newer; python3 by default
   --start            enable the node's service, start it now and at every boot
   --rollback         switch to the environment before, which a bundle has replaced; needs --node
-  --probe            print what this machine is, for `p2pfl deploy push`; change nothing
+  --probe SECONDS    print what this machine is, for `p2pfl deploy push`, whose clock says SECONDS; change nothing
   --uninstall        stop the service and remove the software; keys, state and settings stay
   --root DIR         put everything below DIR, as any user, without a system user and without systemctl
   --dry-run          print the steps and take none
@@ -88,7 +88,7 @@ parse_arguments() {
     start='' uninstall='' dry_run='' rollback='' probe='' bundle='' shared=()
     while [ $# -gt 0 ]; do
         case $1 in
-            --node | --source | --torch | --torch-index | --python | --root)
+            --node | --source | --torch | --torch-index | --python | --root | --probe)
                 [ $# -ge 2 ] && [ -n "$2" ] || refuse "$1 needs a value; see --help"
                 set_option "$1" "$2"
                 shift
@@ -96,7 +96,6 @@ parse_arguments() {
             --start) start=yes ;;
             --uninstall) uninstall=yes ;;
             --rollback) rollback=yes ;;
-            --probe) probe=yes ;;
             --dry-run) dry_run=yes ;;
             -h | --help)
                 usage
@@ -121,6 +120,7 @@ set_option() {
         --torch-index) torch_index=$2 ;;
         --python) python=$2 ;;
         --root) root=$2 ;;
+        --probe) probe=$2 ;;
     esac
 }
 
@@ -174,13 +174,15 @@ check_python() {
         refuse "this Python cannot make virtual environments: apt install python3-venv"
 }
 
-# One line: processor, Python, C library, kB free where the software and its bundle go, seconds since 1970.
+# Prints one line: processor, Python, C library, kB free where the software and its bundle go.
 probe() {
-    local python_version libc free
+    local python_version libc free off=$(($(date +%s) - probe))
+    [ "${off#-}" -le 86400 ] ||
+        refuse "the clock is $((off / 86400)) days from that of your computer; there: ssh HOST sudo date -s @\$(date +%s)"
     python_version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     libc=$(getconf GNU_LIBC_VERSION 2>/dev/null) || refuse "this system has no glibc, for which the packages are built"
     free=$(df -Pk /opt /var/tmp | awk 'NR > 1 && (least == "" || $4 < least) { least = $4 } END { print least }')
-    say "probe $(uname -m) $python_version ${libc#glibc } $free $(date +%s)"
+    say "probe $(uname -m) $python_version ${libc#glibc } $free"
 }
 
 # -- what to install ------------------------------------------------------------------------------------------------
@@ -692,6 +694,7 @@ node_answers() {
 
 roll_back() {
     local wanted
+    cd / # which the node's user may read
     wanted=$(readlink "$prefix/previous") || refuse "there is no environment before this one: nothing to go back to"
     software=$prefix/$wanted start=yes
     [ -x "$software/bin/p2pfl" ] || refuse "$software is gone"
@@ -744,6 +747,7 @@ if [ -n "$rollback" ]; then
 fi
 check_python
 if [ -n "$probe" ]; then
+    choose_torch
     probe
     exit 0
 fi

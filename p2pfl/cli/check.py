@@ -69,8 +69,7 @@ def check(federation: Path, form: Form, *, in_full: bool) -> int:
         checks = [*checks_of(mixing := MixingCheck(), counted=counted), *joined]
         report = _survey(inspected, checks, mixing)
     rows = [{key: getattr(mistake, key) for key in OF_A_MISTAKE} for mistake in mistakes[:MOST_MISTAKES]]
-    report |= {"warnings": warnings, "mistakes": rows}
-    report["mistakes_in_all"] = len(mistakes)
+    report |= {"warnings": warnings, "mistakes": rows, "mistakes_in_all": len(mistakes)}
     if form == "json":
         write_json(report)
     else:
@@ -100,7 +99,6 @@ def _survey(inspected: Inspected, checks: Sequence[Check], mixing: MixingCheck) 
         section.of_learners(inspected)
     borne = mixing.borne
     names = {member.index: member.name for member in federation.members}
-    memory = {names[index]: needs for index, needs in sorted(inspected.memory.items())}
     return {
         "federation": {
             "name": federation.name,
@@ -113,7 +111,7 @@ def _survey(inspected: Inspected, checks: Sequence[Check], mixing: MixingCheck) 
             _member_row(federation, member, inspected) | {"liars_borne": borne[member.index].borne if borne else None}
             for member in federation.members
         ],
-        "memory": memory,
+        "memory": {names[index]: needs for index, needs in sorted(inspected.memory.items())},
         "graph": mixing.graph,
         "rule": mixing.rule,
         "traffic": mixing.traffic,

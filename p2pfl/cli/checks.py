@@ -27,7 +27,6 @@ from p2pfl.engine.state import Codecs, NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features import import_declared
 from p2pfl.learn.figures import about_lone_classes, own_classes, unscaled
-from p2pfl.learn.load import CountedLearner
 from p2pfl.learn.methods import method_of
 from p2pfl.learn.table.rows import mistakes_of
 from p2pfl.learn.task import leaves_few_classes
@@ -65,21 +64,21 @@ ROBUST = " What robust means: docs/how-to/which-graph.md"
 
 def checks_of(mixing: MixingCheck, *, counted: bool = False) -> list[Check]:
     """Return all checks, in order; `mixing` comes last. With `counted`, models of built-in tasks are not built."""
-    return [FolderCheck(), LearnerCheck(counted=counted), *(kind() for kind in import_declared("CHECKS")), mixing]
+    return [FolderCheck(counted=counted), *(kind() for kind in import_declared("CHECKS")), mixing]
 
 
 class FolderCheck(Check):
+    """The folders of the nodes that are here, and their learners."""
+
+    def __init__(self, *, counted: bool = False) -> None:
+        self._counted = counted
+
     def of_files(self, inspected: Inspected) -> None:
         self.before_launch(inspected)
 
     def before_launch(self, inspected: Inspected) -> None:
         for member in inspected.federation.present:
             _look_into(inspected, member)
-
-
-class LearnerCheck(Check):
-    def __init__(self, *, counted: bool) -> None:
-        self._counted = counted
 
     def of_learners(self, inspected: Inspected) -> None:
         """Load the learners, for the checks that follow, and look at their data, method and needs."""
@@ -215,7 +214,7 @@ def _warn_of_data(inspected: Inspected) -> None:
 def _look_for_room(inspected: Inspected) -> None:
     """Check that disks and memory have room for the nodes that are here."""
     federation = inspected.federation
-    is_counted = any(isinstance(learner, CountedLearner) for learner in inspected.learners.values())
+    is_counted = any(not hasattr(learner, "train") for learner in inspected.learners.values())
     program = None if is_counted else program_bytes(inspected.learners.values())
     written: list[tuple[float, str]] = []
     for index in sorted(inspected.here.keys() & inspected.learners.keys()):

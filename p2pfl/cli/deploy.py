@@ -1,14 +1,23 @@
 """`p2pfl deploy push`: install, update or roll back all boards of a federation over ssh, one after the other.
 
-Each board is sent one archive through ssh's stdin (a bundle, see `p2pfl.cli.bundle`; what all nodes share; the folder
-of its own node) and runs the install.sh in it, which checks, switches and, if the node does not answer, switches back.
-All boards are looked at before the first one is changed.
+Each board is sent one archive through ssh's stdin (a bundle, what all nodes share, the folder of its own node) and runs
+the install.sh in it, which checks, switches and, if the node does not answer, switches back. All boards are looked at
+before the first one is changed.
+
+A bundle has all that one kind of board needs to install p2pfl without a network. It is a folder with wheels,
+install.sh, the unit, KIND (processor, Python, C library, version) and SHA256SUMS, the hashes of all these files.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 import shlex
+import shutil
 import subprocess
+import sys
+import sysconfig
 import tarfile
 import tempfile
 import time
@@ -17,47 +26,52 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from shutil import which
 from typing import NamedTuple
 
 import click
 
-from p2pfl.cli.bundle import Kind, installer, make_bundle, needs_bytes, own_wheel
 from p2pfl.config.load import load_config
 from p2pfl.config.model import FederationConfig
 from p2pfl.console import seconds_now
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.foreign import printable
-from p2pfl.net.address import is_loopback, parse_address
+from p2pfl.names import DISTRIBUTION
+from p2pfl.node.folders import appearing
+from p2pfl.plugins import software
 
+CHECKOUT = Path(__file__).parents[2]
+IS_CHECKOUT = (CHECKOUT / "pyproject.toml").is_file()
+SHARE = CHECKOUT / "deploy" if IS_CHECKOUT else Path(sysconfig.get_path("data")) / "share/p2pfl"
+INSTALLER = {f"bundle/{name}": SHARE / name for name in ("install.sh", "p2pfl@.service")}
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=15", "--")
 REMOTE = """
-[ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null || {
-    echo "error: sudo asks for a password: let $(id -un) do without (NOPASSWD in /etc/sudoers.d), or push to root@..."
-    exit 2; }
+set -e
 umask 077
-trap '' HUP PIPE
-folder=$(mktemp -d /var/tmp/p2pfl.XXXXXX) || { echo "error: /var/tmp cannot be written"; exit 2; }
+folder=$(mktemp -d /var/tmp/p2pfl.XXXXXX)
 trap 'rm -rf "$folder"' EXIT
-tar -xf - -C "$folder" || { echo "error: the files did not arrive whole"; exit 1; }
-cd /
-as_root=; [ "$(id -u)" = 0 ] || as_root='sudo -n'
-$as_root bash "$folder/bundle/install.sh" """
+cd "$folder"
+tar -x --no-same-owner --no-same-permissions -f -
+$([ "$(id -u)" = 0 ] || echo sudo -n) bash bundle/install.sh """
 """What a board's shell runs; the words for install.sh follow."""
-CLOCK_S = 86_400
-NO_CONNECTION, LAST_LINES = 255, 30
+PIP = """
+import json, runpy, sys
+from pip._vendor.packaging import markers
+ours, board = markers.default_environment, json.loads(sys.argv.pop(1))
+markers.default_environment = lambda: {**ours(), **board}
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
+"""pip evaluates conditions of requirements ("python_version < '3.14'") for the machine on which it runs: here they are
+those of the board.
+"""
+OLDEST_LIBC, NO_CONNECTION, LAST_LINES = 17, 255, 30
 
-Files = Sequence[tuple[Path, str]]
-"""What a board is sent: files or folders, each with its name there."""
 
+class Kind(NamedTuple):
+    """What the packages of a board depend on; `libc` is the second number of its glibc's version."""
 
-class Board(NamedTuple):
-    node: str
-    host: str
-
-
-Probe = tuple[Kind, int]
-"""A board's kind, and its free bytes."""
+    processor: str
+    python: str
+    libc: int
 
 
 @click.group(epilog="\b\nExample:\n  p2pfl deploy push five pi@pi1 pi@pi2")
@@ -69,27 +83,11 @@ def deploy() -> None:
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
 @click.argument("targets", metavar="[NODE=]USER@HOST...", nargs=-1, required=True)
 @click.option("--rollback", is_flag=True, help="Go back to the software before; a second time, forward again.")
-@click.option(
-    "--torch",
-    type=click.Choice(["cpu", "default", "none"]),
-    default="cpu",
-    show_default=True,
-    help="cpu: without CUDA. default: pip's choice. none: for tasks without torch.",
-)
+@click.option("--torch", metavar="cpu|default|none", default="cpu", show_default=True, help="As for install.sh.")
 @click.option("--torch-index", metavar="URL", help="One more index to look for torch in.")
-@click.option(
-    "--source", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A wheel of p2pfl.  [default: this]"
-)
-@click.option("--bundle", type=click.Path(path_type=Path), help="Where to keep bundles.  [default: FEDERATION.bundles]")
+@click.option("--source", metavar="WHAT", help="A wheel or a checkout of p2pfl.  [default: this one]")
 def push(
-    *,
-    federation: Path,
-    targets: tuple[str, ...],
-    rollback: bool,
-    torch: str,
-    torch_index: str | None,
-    source: Path | None,
-    bundle: Path | None,
+    federation: Path, targets: Sequence[str], torch: str, torch_index: str | None, source: str | None, *, rollback: bool
 ) -> None:
     """Install the nodes of FEDERATION as services on these boards, or update them. Boards need no internet.
 
@@ -97,142 +95,171 @@ def push(
     and tried beside the one that runs, then the service is switched over; if the node does not answer, back. The first
     board that fails ends the push: all others go on as they are. Exit code 1: a board failed.
     """
-    if which("ssh") is None:
+    if shutil.which("ssh") is None:
         raise UserError("ssh is not installed on this computer")
     described = load_config(federation)
-    boards, folder = _boards(described, targets), described.path.absolute().parent
+    hosts = _hosts(described, targets)
     if rollback:
-        _install({board: _files([]) for board in boards}, ["--rollback"])
+        _install(hosts, dict.fromkeys(hosts, INSTALLER), described, ["--rollback"])
         return
-    probes, bundles, own = _probe_all(boards), dict[Kind, Path](), folder / "requirements.txt"
+    words = ["--probe", f"{seconds_now():.0f}", "--torch", torch]
+    words += ["--torch-index", torch_index] if torch_index else []
+    with ThreadPoolExecutor(16) as pool:
+        probes = dict(zip(hosts, pool.map(partial(_probe, words), hosts.values()), strict=True))
+    wanted = ["--extra-index-url", torch_index] if torch_index else []
+    if torch == "cpu":  # install.sh says why
+        wanted.append(f"torch{'!=2.10.*' if torch_index else '<2.10'}; platform_machine == 'aarch64'")
     extras = ",".join(["lan", *(["torch"] * (torch != "none")), *(["privacy"] * (described.privacy is not None))])
     with tempfile.TemporaryDirectory() as name:
-        wheel = source or own_wheel(Path(name))
-        for kind in dict.fromkeys(kind for kind, _ in probes.values()):
-            click.echo(f"bundle for {kind.processor}, Python {kind.python}: {wheel.name}", err=True)
-            words = [*_torch_words(torch, torch_index, kind), *(("-r", own) if own.is_file() else ())]
-            place = bundle or folder.with_name(f"{folder.name}.bundles")
-            bundles[kind] = make_bundle(kind, wheel, extras, words, place)
-    for board, (kind, free) in probes.items():
-        if free < (needs := needs_bytes(bundles[kind])):
-            text = f"too little room in /opt or /var/tmp: {free >> 20} MB free, {needs >> 20} MB needed"
-            raise UserError(text, file=board.host)
-    every = {board: _files([(bundles[kind], "bundle")], described, board.node) for board, (kind, _) in probes.items()}
-    _install(every, ["--start", "$folder/federation"])
+        source = source or (str(CHECKOUT) if IS_CHECKOUT else f"{DISTRIBUTION}=={software()}")
+        _pip(source, {}, "wheel", "--no-deps", "--wheel-dir", name, source)
+        (wheel,) = Path(name).iterdir()
+        folder = described.path.absolute().parent
+        bundles = {kind: _bundle(kind, wheel, extras, wanted, folder) for kind, _ in probes.values()}
+    for node, (kind, free_mb) in probes.items():
+        # Wheels are compressed, and byte code is added.
+        needs_mb = 50 + (6 * sum(file.stat().st_size for file in bundles[kind].rglob("*.whl")) >> 20)
+        if free_mb < needs_mb:
+            text = f"too little room in /opt or /var/tmp: {free_mb} MB free, {needs_mb} MB needed"
+            raise UserError(text, file=hosts[node])
+    sent = {node: {"bundle": bundles[kind], "federation": folder} for node, (kind, _) in probes.items()}
+    _install(hosts, sent, described, ["--start", "federation"])
 
 
-def _boards(federation: FederationConfig, targets: Sequence[str]) -> list[Board]:
-    """Return the board of each target. Raises UserError: it names no node, or one twice, or one nobody can reach."""
-    members = {member.name: member for member in federation.present}
-    boards: list[Board] = []
+def _hosts(federation: FederationConfig, targets: Sequence[str]) -> dict[str, str]:
+    """Return the host of each node. Raises UserError: a target names no node, or a node or host is there twice."""
+    names, hosts = sorted(member.name for member in federation.present), dict[str, str]()
     for target in targets:
         given, _, host = target.rpartition("=")
         bare = host.rpartition("@")[2]
-        node = given or next((name for name in (bare, bare.partition(".")[0]) if name in members), bare)
-        if node not in members:
-            allowed = f"NODE=USER@HOST with one of {', '.join(sorted(members))}"
-            raise UserError(f"this names no node of {federation.name}", key="HOST", value=target, allowed=allowed)
-        if not bare or host.startswith("-") or any(node == board.node or host == board.host for board in boards):
-            raise UserError("no host for ssh, or the same node or host twice", key="HOST", value=target)
-        if (address := members[node].address) and is_loopback(parse_address(address, "address").host):
-            allowed = "the board's address; or discovery = true in [network], and no address"
-            text = f"the address of {node} is one of its own machine alone"
-            raise UserError(text, file=federation.path, key="address", value=address, allowed=allowed)
-        boards.append(Board(node, host))
-    return boards
+        node = given or (bare if bare in names else bare.partition(".")[0])
+        if node not in names or node in hosts or host in hosts.values():
+            allowed = f"NODE=USER@HOST with one of {', '.join(names)}, each node and host once"
+            raise UserError(f"no node of {federation.name}, or twice", key="HOST", value=target, allowed=allowed)
+        hosts[node] = host
+    return hosts
 
 
-def _torch_words(torch: str, index: str | None, kind: Kind) -> list[str | Path]:
-    """Return pip's words for torch. Raises UserError: a torch without CUDA needs an index."""
-    if torch == "cpu" and index is None and kind.processor != "aarch64":
-        allowed = "cpu with --torch-index URL, default (with gigabytes of CUDA), or none for a task without torch"
-        text = f"for {kind.processor} a torch without CUDA is only in PyTorch's own index"
-        raise UserError(text, key="--torch", value=torch, allowed=allowed)
-    is_aarch64 = torch == "cpu" and kind.processor == "aarch64"  # install.sh says why
-    words = [] if index is None else ["--extra-index-url", index]
-    return [*words, *(["torch!=2.10.*" if index else "torch<2.10"] if is_aarch64 else [])]
+def _probe(words: Sequence[str], host: str) -> tuple[Kind, int]:
+    """Return a board's kind, and its free megabytes. Raises UserError: it cannot be used."""
+    code, said = _run(host, INSTALLER, words)
+    pattern = re.compile(r"probe (\w+) (3\.\d+) 2\.(\d+) (\d+)")
+    answer = next(filter(None, map(pattern.fullmatch, said)), None)
+    if code or answer is None:
+        hint = f": `ssh {host}` must work without a question (ssh-copy-id)" if code == NO_CONNECTION else ""
+        last = next(filter(None, reversed(said)), "no answer").removeprefix("error: ")
+        raise UserError(last + hint, file=host)
+    processor, python, libc, free_kb = answer.groups()
+    return Kind(processor, python, int(libc)), int(free_kb) >> 10
 
 
-def _probe_all(boards: Sequence[Board]) -> dict[Board, Probe]:
-    """Look at all boards at once. Raises an ExceptionGroup of UserErrors: some cannot be used."""
-    with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(_probe, boards))
-    if failures := [answer for answer in answers if isinstance(answer, UserError)]:
-        raise ExceptionGroup("boards", failures)
-    return {board: answer for board, answer in zip(boards, answers, strict=True) if not isinstance(answer, UserError)}
+def _bundle(kind: Kind, wheel: Path, extras: str, wanted: Sequence[str], folder: Path) -> Path:
+    """Return the bundle for this kind of board, beside the federation's folder, made if it is not there yet; an older
+    one goes. `wanted` are pip's words for what is wanted beside the wheel with its extras.
+
+    Raises UserError: pip does not find it.
+    """
+    own = [file for file in [folder / "requirements.txt"] if file.is_file()]
+    parts = [*kind, extras, *wanted, *map(_digest, [wheel, *INSTALLER.values(), *own])]
+    place, prefix = folder.with_name(f"{folder.name}.bundles"), f"{kind.processor}-py{kind.python}-"
+    bundle = place / f"{prefix}{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]}"
+    if bundle.is_dir():
+        return bundle
+    click.echo(f"bundle for {kind.processor}, Python {kind.python}: {wheel.name}", err=True)
+    place.mkdir(exist_ok=True)
+    older = [*place.glob(f"{prefix}*")]
+    with appearing(bundle) as made:
+        required = [word for file in own for word in ("-r", str(file))]
+        _fetch(kind, [f"{DISTRIBUTION}[{extras}] @ {wheel.as_uri()}", *wanted, *required], made / "wheels")
+        for file in INSTALLER.values():
+            shutil.copyfile(file, made / file.name)
+        version = wheel.name.split("-")[1]
+        (made / "KIND").write_text(f"{kind.processor} {kind.python} 2.{kind.libc} {version}\n", "ascii")
+        inside = sorted(file for file in made.rglob("*") if file.is_file())
+        sums = "".join(f"{_digest(file)}  {file.relative_to(made).as_posix()}\n" for file in inside)
+        (made / "SHA256SUMS").write_text(sums, "utf-8")
+    for each in older:
+        shutil.rmtree(each)
+    return bundle
 
 
-def _probe(board: Board) -> Probe | UserError:
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _fetch(kind: Kind, wanted: Sequence[str], folder: Path) -> None:
+    """Let pip put the wheels that such a board runs into `folder`."""
+    tags = [f"manylinux_2_{minor}" for minor in range(kind.libc, OLDEST_LIBC - 1, -1)] + ["manylinux2014", "linux"]
+    platforms = [f"--platform={tag}_{kind.processor}" for tag in tags]
+    board = ["--only-binary", ":all:", "--implementation", "cp", "--python-version", kind.python, *platforms]
+    markers = {
+        "platform_machine": kind.processor,
+        "platform_system": "Linux",
+        "sys_platform": "linux",
+        "os_name": "posix",
+        "python_version": kind.python,
+        "python_full_version": f"{kind.python}.0",
+    }
+    what = f"the packages for {kind.processor} with Python {kind.python}"
+    _pip(what, markers, "download", "--dest", str(folder), *board, *wanted)
+
+
+def _pip(what: str, markers: Mapping[str, str], verb: str, *words: str) -> None:
+    """Let pip say itself what is wrong, on stderr. Raises UserError: pip failed."""
+    command = [sys.executable, "-c", PIP, json.dumps(markers), "--disable-pip-version-check", verb, "--quiet", *words]
+    if subprocess.run(command, check=False).returncode:  # noqa: S603
+        raise UserError(f"pip cannot get {what}")
+
+
+def _install(
+    hosts: Mapping[str, str],
+    sent: Mapping[str, Mapping[str, Path]],
+    federation: FederationConfig,
+    words: Sequence[str],
+) -> None:
+    """Run install.sh on one board after the other, and show its steps. Raises P2PFLError: one failed."""
+    for index, (node, host) in enumerate(hosts.items()):
+        begun, head = time.monotonic(), f"{node:{max(map(len, hosts))}}  "
+        code, said = _run(host, sent[node], ["--node", node, *words], partial(_allow, federation, node), head)
+        if code:
+            click.echo("\n".join(said[-LAST_LINES:]), err=True)
+            raise P2PFLError(f"{node} failed with {code}; not touched: {', '.join([*hosts][index + 1 :]) or 'none'}")
+        click.echo(f"{head}runs, {time.monotonic() - begun:.0f} s", err=True)
+
+
+def _allow(federation: FederationConfig, node: str, entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Leave out what is no business of this node's board: state, what belongs to other nodes, and all other secrets."""
+    match entry.name.split("/"):
+        case ["federation", name, *inside] if name == node:
+            is_left_out = inside == ["state"]
+        case ["federation", name, *_]:
+            files = [federation.path.parent / name / file for file in ("node.key", "node.toml")]
+            is_node = name in {member.name for member in federation.members} or any(file.exists() for file in files)
+            is_left_out = is_node or name == "invites.json" or name.startswith(".") or entry.name.endswith(".key")
+        case _:
+            is_left_out = False
+    return None if is_left_out else entry
+
+
+def _run(
+    host: str,
+    files: Mapping[str, Path],
+    words: Sequence[str],
+    allow: Callable[[tarfile.TarInfo], tarfile.TarInfo | None] | None = None,
+    head: str = "",
+) -> tuple[int, list[str]]:
+    """Run install.sh on a board, and return its exit code and what it printed; with a `head`, its steps are shown."""
     said: list[str] = []
-    code = _run(board, _files([]), ["--probe"], said.append)
-    *_, words = [[], *(line.split()[1:] for line in said if line.startswith("probe "))]
-    if code or len(words) != 5:
-        last = next((line.removeprefix("error: ") for line in reversed(said) if line.strip()), "no answer")
-        hint = f": `ssh {board.host}` must work without a question (ssh-copy-id)" if code == NO_CONNECTION else ""
-        return UserError(last + hint, file=board.host)
-    off_s = int(words[4]) - seconds_now()
-    if abs(off_s) > CLOCK_S:
-        text = (
-            f"its clock is {off_s / CLOCK_S:+.0f} days from this computer's: ssh {board.host} sudo date -s @$(date +%s)"
-        )
-        return UserError(text, file=board.host)
-    return Kind(*words[:3]), int(words[3]) << 10
-
-
-def _files(more: Files, federation: FederationConfig | None = None, node: str = "") -> Files:
-    """Return what a board is sent: of secrets at most its node's own."""
-    files = [*more] or [(file, f"bundle/{file.name}") for file in installer()]
-    if federation is None:
-        return files
-    others = {member.name for member in federation.members} - {node}
-    for entry in sorted(federation.path.parent.iterdir()):
-        is_node = entry.name in others or any((entry / name).exists() for name in ("node.key", "node.toml"))
-        if entry.name == node or not (is_node or entry.name == "invites.json" or entry.name.startswith(".")):
-            files.append((entry, f"federation/{entry.name}"))
-    return files
-
-
-def _run(board: Board, files: Files, words: Sequence[str], heard: Callable[[str], None]) -> int:
-    """Run install.sh on a board, pass on each line that it prints, and return its exit code."""
-    quoted = " ".join(f'"{word}"' if word.startswith("$folder/") else shlex.quote(word) for word in words)
-    command = [*SSH, board.host, f"sh -c {shlex.quote(f'{REMOTE}{quoted} </dev/null 2>&1')}"]
+    command = [*SSH, host, f"sh -c {shlex.quote(f'{REMOTE}{shlex.join(words)} </dev/null 2>&1')}"]
     with subprocess.Popen(  # noqa: S603 - the host begins with no dash
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
         assert process.stdin is not None  # noqa: S101 - it is a pipe
         with suppress(BrokenPipeError), process.stdin as stream, tarfile.open(fileobj=stream, mode="w|") as archive:
-            for path, name in files:
-                archive.add(path, name, filter=partial(_private, board.node))
+            for name, path in files.items():
+                archive.add(path, name, filter=allow)
         for line in process.stdout or ():
-            heard(printable(line.decode(errors="replace").rstrip()))
-    return process.returncode
-
-
-def _private(node: str, entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Leave out what stays here, and nobody but its owner may read the rest."""
-    _, *inside = entry.name.split("/")
-    is_state, is_other_key = inside == [node, "state"], entry.name.endswith(".key") and inside[:1] != [node]
-    if is_state or is_other_key or "__pycache__" in inside:
-        return None
-    return entry.replace(mode=0o700 if entry.isdir() else 0o600, uid=0, gid=0, uname="", gname="", deep=False)
-
-
-def _install(every: Mapping[Board, Files], words: Sequence[str]) -> None:
-    """Run install.sh on one board after the other, and show its steps. Raises P2PFLError: one failed."""
-    shown = set[str]()
-    for index, (board, files) in enumerate(every.items()):
-        log, begun, head = list[str](), time.monotonic(), f"{board.node:{max(len(one.node) for one in every)}}  "
-
-        def heard(line: str, head: str = head, log: list[str] = log) -> None:
-            if not line.startswith(("* ", "warning: ", "error: ")):
-                log.append(f"{head}| {line}")
-            elif line not in shown:
-                click.echo(head + line.removeprefix("* "), err=True)
-            if line.startswith("warning: "):  # what `check` says of the federation, it says on each board
-                shown.add(line)
-
-        if code := _run(board, files, ["--node", board.node, *words], heard):
-            click.echo("\n".join(log[-LAST_LINES:]), err=True)
-            rest = ", ".join(one.node for one in [*every][index + 1 :])
-            raise P2PFLError(f"{board.node} failed with {code}" + (f"; not touched: {rest}" if rest else ""))
-        click.echo(f"{head}runs, {time.monotonic() - begun:.0f} s", err=True)
+            said.append(printable(line.decode(errors="replace").rstrip()))
+            if head and said[-1].startswith(("* ", "warning: ", "error: ")):
+                click.echo(head + said[-1].removeprefix("* "), err=True)
+    return process.returncode, said

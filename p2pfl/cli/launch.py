@@ -52,7 +52,7 @@ from p2pfl.fleet.fleet import STOPPED, Attackers, Child, Fleet, Lies, claimed, f
 from p2pfl.fleet.report import History, add_references, final_report, refuse_references
 from p2pfl.learn.metrics import Measure
 from p2pfl.learn.task import parse_partition
-from p2pfl.methods import CONSERVATIVE, ROBUST, make_method
+from p2pfl.methods import CONSERVATIVE, ROBUST, from_here, make_method
 from p2pfl.net.address import free_ports
 from p2pfl.node.feature import Inspected
 from p2pfl.node.folders import appearing, complete, make_node, own_graph
@@ -437,12 +437,6 @@ def _make(folder: Path, nodes: int, topology: str, said: Mapping[str, Any]) -> P
         (staging / "federation.toml").write_text(HAS_SCHEMA + head + "\n".join(tables), encoding="utf-8")
         complete(staging)
     return folder / "federation.toml"
-
-
-def from_here(spec: str) -> str:
-    """Make a file's path in a spec absolute, relative to the working folder: the demo's own folder is made anew."""
-    place, colon, rest = spec.partition(".py:")
-    return f"{Path(place).absolute()}.py:{rest}" if colon else spec
 
 
 TEXT = """\

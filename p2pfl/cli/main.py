@@ -41,9 +41,7 @@ COMMANDS: Mapping[str, Command] = {
         "Run all nodes of a federation on this machine.", "p2pfl.cli.launch:launch", Group.START, of_nodes=True
     ),
     "run": Command("Run one node; a second start resumes.", "p2pfl.cli.run:run", Group.RUN, of_nodes=True),
-    "deploy": Command(
-        "Install and update boards over ssh: deploy push.", "p2pfl.cli.deploy:deploy", Group.RUN, of_nodes=True
-    ),
+    "deploy": Command("Install and update boards over ssh: deploy push.", "p2pfl.cli.deploy:deploy", Group.RUN),
     "key": Command("Create a node's key, or show its public half.", "p2pfl.cli.new:key", Group.RUN),
     "evaluate": Command("Test the model that a node has learned.", "p2pfl.cli.learned:evaluate", Group.USE),
     "export": Command("Write that model to a plain file.", "p2pfl.cli.learned:export", Group.USE),

@@ -117,21 +117,22 @@ class LogBound(logging.Filter):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._places: dict[tuple[str, int, int], tuple[float, float, int]] = {}
-        """For each place in the code and level: how many lines may pass, since when, and the number left out."""
+        self._places: dict[tuple[str, int, int, str], tuple[float, float, int]] = {}
+        """By place in the code, level and kind of alarm: lines that may pass, since when, and the number left out."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        place, now = (record.pathname, record.lineno, record.levelno), self._clock()
+        place = record.pathname, record.lineno, record.levelno, getattr(record, "kind", "")
+        now = self._clock()
         left, since, out = self._places.get(place, (BURST, now, 0))
         left = min(BURST, left + (now - since) / LATER_S)
         if left < 1.0:
             self._places[place] = left, now, out + 1
             return False
         self._places[place] = left - 1.0, now, 0
-        text = record.getMessage()
-        if out or len(text) > MOST_CHARACTERS:
-            more = f" ({out:,} such lines left out before)" if out else ""
-            record.msg, record.args = text[:MOST_CHARACTERS] + more, ()
+        with suppress(Exception):  # the text of a wrong call, which the handler tells of
+            text, more = record.getMessage(), f" ({out:,} such lines left out before)" if out else ""
+            if more or len(text) > MOST_CHARACTERS:
+                record.msg, record.args = text[:MOST_CHARACTERS] + more, ()
         return True
 
 

@@ -151,7 +151,7 @@ def _pairs(edges: Edges) -> Iterator[str]:
 
 
 INVITE, REQUEST = "p2pfl:", "p2pfl-request:"
-MOST_CHARACTERS = 1500
+MOST_CHARACTERS = 2900  # a QR code has room for 2953
 MOST_CONTACTS = 3
 TOKEN_BYTES = 16
 CHECK_BYTES = 6
@@ -214,11 +214,11 @@ def read_invite(text: str) -> Invite:
     """Read an invite. Raises UserError: it is not an invite, or was truncated."""
     allowed = "the line that `p2pfl invite` prints, from its p2pfl: to its end"
     invite = _convert(_raw(text, INVITE, "LINE", allowed), Invite, "LINE", allowed)
-    _require("name", invite.name, "LINE")
-    _require("name", invite.federation_name, "LINE")
+    require_valid("name", invite.name, "LINE")
+    require_valid("name", invite.federation_name, "LINE")
     met = () if invite.meeting is None else (*invite.meeting.addresses, invite.meeting.relay)
     for address in (*(contact.address for contact in invite.contacts), *filter(None, met)):
-        _require("address", address, "LINE")
+        require_valid("address", address, "LINE")
     return invite
 
 
@@ -255,9 +255,9 @@ def read_request(text: str) -> JoinRequest:
         VerifyKey(request.key).verify(SIGNED + packed, signature)
     except (CryptoError, ValueError):
         raise UserError("is not signed by the key that it names", key="REQUEST", allowed=allowed) from None
-    _require("name", request.name, "REQUEST")
+    require_valid("name", request.name, "REQUEST")
     if request.address is not None:
-        _require("address", request.address, "REQUEST")
+        require_valid("address", request.address, "REQUEST")
     return request
 
 
@@ -265,7 +265,7 @@ def invite_of(
     federation: FederationConfig, name: str, token: bytes, *, until: int = MOST_SECONDS, replacing: bool = False
 ) -> Invite:
     """Make an invite with the addresses of a few members. Raises UserError: the name is invalid or taken."""
-    _require("name", name, "NAME")
+    require_valid("name", name, "NAME")
     taken = any(member.name == name for member in federation.present)
     if replacing and not taken:
         allowed = ", ".join(member.name for member in federation.present)
@@ -333,10 +333,11 @@ def _convert(raw: bytes, form: type[Form], key: str, allowed: str) -> Form:
         raise UserError("a line of another version of p2pfl", key=key, allowed=allowed) from None
 
 
-def _require(word: str, value: str, key: str) -> None:
+def require_valid(word: str, value: str, key: str) -> None:
+    """Require a member's `name` or `address`. Raises UserError."""
     kind = MEMBER[word]
     try:
         kind.read(value)
-    except ValueError:
-        text = f"not {'an' if word == 'address' else 'a'} {word}"
+    except ValueError as reason:
+        text = str(reason) or f"not {'an' if word == 'address' else 'a'} {word}"
         raise UserError(text, key=key, value=value[:64], allowed=kind.allowed) from None

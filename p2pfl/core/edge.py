@@ -376,6 +376,7 @@ class Neighbors:
     def remove(self, peer: int) -> None:
         """Remove an edge that has no session and no work in the engine."""
         self.timers.forget(peer)
+        self.engine_time.forget(peer)
         del self.edges[peer], self.lines[peer], self.exchanges[peer]
 
 
@@ -466,7 +467,7 @@ class Amending:
         for peer in added:
             neighbors.add(peer, EdgeRecord(), turns[peer])
         neighbors.members.amend(event.neighbors, bound_before, now)
-        effects.append(ChangeEdges(added=added, dropped=dropped))
+        effects += [ChangeEdges(added=added, dropped=dropped), *neighbors.told_lifetimes.forget_removed()]
         return effects + [effect for peer in added for effect in self._open(neighbors.edges[peer], now)]
 
     def _open(self, edge: Edge, now: float) -> list[Effect]:

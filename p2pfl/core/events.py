@@ -277,7 +277,9 @@ class Mix(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NoteLifetime(Struct, frozen=True, kw_only=True, gc=False):
-    """Remember that `member` (None for this node) is in that lifetime. (No answer: the order is enough.)"""
+    """Remember that `member` (None for this node) is in that lifetime; one without a name is to be forgotten. (No
+    answer: the order is enough.)
+    """
 
     member: int | None
     lifetime: Lifetime

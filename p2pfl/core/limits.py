@@ -248,6 +248,11 @@ class EngineTime:
         """Record that the session has ended; the time spent is not forgotten."""
         self._live.discard(peer)
 
+    def forget(self, peer: int) -> None:
+        """Forget a neighbor whose edge is removed."""
+        self._live.discard(peer)
+        self._spent.pop(peer, None)
+
     def spend(self, peer: int, cost_s: float, now: float) -> None:
         """Charge `cost_s` seconds of engine work to that neighbor."""
         if cost_s > 0.0:

@@ -366,6 +366,13 @@ class Lifetimes:
         news, self._news_sources = self._news_sources, {}
         return [(member, source, self.latest[member]) for member, source in news.items()]
 
+    def forget(self, members: Iterable[int]) -> list[int]:
+        """Forget members that were removed, to which nobody has an edge any more; return those that were known."""
+        gone = [member for member in sorted(members) if self.latest.pop(member, None)]
+        for member in gone:
+            self._news_sources.pop(member, None)
+        return gone
+
     def judge(self, member: int, lifetime: Lifetime) -> News:
         """Judge a lifetime reported by others."""
         known = self.latest.get(member)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from p2pfl.core.events import Alarm, CloseSession, Effect, NoteLifetime, Send
 from p2pfl.core.limits import Fault, Patience, Reputation, ResyncLimit, TokenBucket, UsualTime, hearing_bucket
-from p2pfl.core.members import Copies, Lifetime, Lifetimes, MemberProgress, News, digest_of
+from p2pfl.core.members import FIRST_LIFETIME, Copies, Lifetime, Lifetimes, MemberProgress, News, digest_of
 from p2pfl.core.messages import MOST_LIVES_TOLD, Done, Hello, LivesTold, Message, Ready, Reply, Request
 from p2pfl.core.settings import ALWAYS, NEVER, Facts, Settings, Turns, schedule_index
 
@@ -194,7 +194,8 @@ class ToldLifetimes:
             return self._announce_claim() if lifetimes.claim(lifetime) else [], False
         lifetime = lifetimes.raise_generation(member, lifetime)
         news = lifetimes.judge(member, lifetime)
-        if news in {News.KNOWN, News.STALE} or member >= self.settings.members or line.news.take(now) > 0.0:
+        unknown = member >= self.settings.members or member in self.settings.retired
+        if news in {News.KNOWN, News.STALE} or unknown or line.news.take(now) > 0.0:
             return [], False
         own_line = self.lines.get(member)
         if news is News.NEW and own_line is not None and own_line.is_open:
@@ -208,6 +209,11 @@ class ToldLifetimes:
         if news is not News.NEW or own_line is None:
             return [NoteLifetime(member=member, lifetime=lifetime)], False
         return [], True
+
+    def forget_removed(self) -> list[Effect]:
+        """Forget the lifetimes of removed members, here and on disk."""
+        gone = self.lifetimes.forget(self.settings.retired)
+        return [NoteLifetime(member=member, lifetime=FIRST_LIFETIME) for member in gone]
 
     def pass_on_due(self, now: float) -> list[Effect]:
         """Send every neighbor the pending news of lifetimes, if it is due."""

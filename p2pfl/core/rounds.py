@@ -291,7 +291,7 @@ class Rounds:
             case RoundRefused():
                 return self._handle_refused(event, now)
             case Started():
-                return self._handle_started(now)
+                return self._handle_started(now) + self.beginning.told_lifetimes.forget_removed()
             case Bootstrapped():
                 self.working = False
                 self.facts.joining = False

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
 
 import msgspec
 import numpy as np
@@ -200,6 +200,7 @@ EDGE_VECTOR, KEPT = re.compile(r"([A-Za-z_]\w*)\.(\d+)"), "kept."
 
 Array = NDArray[np.generic]
 Entry = tuple[str, dict[str, Any], list[Payload]]
+Message = TypeVar("Message", Request, Reply)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +267,7 @@ def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mappi
         terms=tuple(header["terms"]),
         elapsed_s=header["elapsed_s"],
         alone=header["alone"],
-        best=_best(header),
+        best=header["best"] and Best(*header["best"]),
         ended=header["ended"],
         lifetime=Lifetime(*header["life"]),
         lifetimes={int(member): Lifetime(*lifetime) for member, lifetime in header["lives"].items()},
@@ -295,11 +296,6 @@ def check_format(header: Mapping[str, Any]) -> None:
     """Raise StorageError if the state with this header was written by a version with another format."""
     if header.get("format") != FORMAT:
         raise StorageError(f"state has format {header.get('format')!r}, this software reads {FORMAT}")
-
-
-def _best(header: Mapping[str, Any]) -> Best | None:
-    best = header["best"]
-    return None if best is None else Best(*best)
 
 
 def entry(change: Change) -> Entry:
@@ -353,16 +349,16 @@ def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype
     """
     match kind:
         case "frozen":
-            return RequestWasFrozen(peer=header["peer"], request=_request(header["request"], blobs[0]))
+            return RequestWasFrozen(peer=header["peer"], request=_message(Request, header["request"], blobs[0]))
         case "request":
             return RequestWasApplied(
                 peer=header["peer"],
-                request=_request(header["request"], blobs[0]),
-                reply=_reply(header["reply"], blobs[1]),
+                request=_message(Request, header["request"], blobs[0]),
+                reply=_message(Reply, header["reply"], blobs[1]),
                 chain=header["chain"],
             )
         case "reply":
-            reply = _reply(header["reply"], blobs[0])
+            reply = _message(Reply, header["reply"], blobs[0])
             return ReplyWasApplied(peer=header["peer"], reply=reply, chain=header["chain"])
         case "reset":
             return EdgeWasReset(peer=header["peer"], incarnation=header["incarnation"])
@@ -385,7 +381,7 @@ def _round(header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[
     Blobs: the delta or, if it is `whole`, the channels, if there is one; then the vectors `kept`, then `local`.
     """
     apart = {"local", "kept", "terms", "best", "whole"}
-    plain: dict[str, Any] = {"terms": tuple(header["terms"]), "best": _best(header)}
+    plain: dict[str, Any] = {"terms": tuple(header["terms"]), "best": header["best"] and Best(*header["best"])}
     plain |= {key: value for key, value in header.items() if key not in apart}
     named, kept = header.get("local"), header.get("kept", ())
     rest = list(blobs)[len(blobs) - len(named or ()) :]
@@ -406,12 +402,8 @@ def _plain(message: Request | Reply) -> dict[str, Any]:
     return plain
 
 
-def _request(plain: Mapping[str, Any], body: Payload) -> Request:
-    return structs.replace(msgspec.convert(plain, Request, builtin_types=(bytes,)), body=bytes(body))
-
-
-def _reply(plain: Mapping[str, Any], body: Payload) -> Reply:
-    return structs.replace(msgspec.convert(plain, Reply, builtin_types=(bytes,)), body=bytes(body))
+def _message(form: type[Message], plain: Mapping[str, Any], body: Payload) -> Message:
+    return structs.replace(msgspec.convert(plain, form, builtin_types=(bytes,)), body=bytes(body))
 
 
 def _without_bodies(record: EdgeRecord, peer: int, blobs: dict[str, Payload]) -> dict[str, Any]:

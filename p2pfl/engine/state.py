@@ -336,11 +336,13 @@ class NodeState:
             edge.begin_anew(edge.record.without_replicas())
 
     def note_lifetime(self, member: int | None, lifetime: Lifetime) -> None:
-        """Store the lifetime of a member; None stands for this node itself."""
+        """Store the lifetime of a member, or forget the member if it has no name; None stands for this node itself."""
         if member is None:
             self.lifetime = lifetime
-        else:
+        elif lifetime.name:
             self.lifetimes[member] = lifetime
+        else:
+            self.lifetimes.pop(member, None)
 
     def change_edges(self, added: Iterable[int], dropped: Iterable[int]) -> None:
         """Change edges while the node runs: both ends know that a new edge is empty, and a removed one is forgotten."""

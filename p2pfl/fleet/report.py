@@ -21,6 +21,7 @@ from p2pfl.errors import StorageError, UserError
 from p2pfl.fleet.fleet import STOPPED, Child, Lies, ending
 from p2pfl.learn.figures import about_lone_classes
 from p2pfl.learn.interface import Vector
+from p2pfl.learn.load import with_torch
 from p2pfl.node.assembly import load_learner, replay
 from p2pfl.reporting.figures import (
     about_mixing,
@@ -236,7 +237,7 @@ def add_references(report: Report, federation: FederationConfig, children: Seque
 
     whole = compacted(federation)
     honest = [child for child in children if not child.byzantine]
-    learners = [load_learner(replace(whole, hides=None), child.node) for child in honest]
+    learners = [with_torch(load_learner(replace(whole, hides=None), child.node)) for child in honest]
     round_s = round_seconds(report.history)
     rounds = round(sum(node.rounds or 0 for node in report.nodes) / len(report.nodes))
     by_name = {node.name: node for node in report.nodes}

@@ -173,17 +173,11 @@ class AveragedRounds(AlikeRounds):
 
     def range_of(self, model: Vector) -> float:
         """Return the largest number that is not clipped, the same at all nodes from the same model (d,)."""
-        most = max((float(np.abs(model[part]).max()) for part in self.packing.tiles()), default=0.0)
-        rms = 0.0
-        if most > 0.0:
-            # In integers, whose sum has no order.
-            fine = sum(int((self._fine(model[part], most) ** 2).sum()) for part in self.packing.tiles())
-            rms = most * math.sqrt(fine / self.size) / FINE
-        return float(self.common[SHARE][0]) * max(rms, LEAST_RMS)
-
-    @staticmethod
-    def _fine(tile: Vector, most: float) -> NDArray[np.int64]:
-        return np.rint(tile.astype(np.float64) / most * FINE).astype(np.int64)
+        most, fine = self._largest(model), 0
+        for part in self.packing.tiles() if most > 0.0 else ():  # in integers, whose sum has no order
+            fine += int((np.rint(model[part].astype(np.float64) / most * FINE).astype(np.int64) ** 2).sum())
+        rms = most * math.sqrt(fine / max(1, self.size)) / FINE
+        return float(self.common[SHARE][0]) * max(LEAST_RMS, rms)
 
     def give_change(
         self, start: Vector, ended: Vector, samples: int, round_index: int, *, steps: int = 1, rate: float = 1.0
@@ -297,7 +291,7 @@ class AveragedRounds(AlikeRounds):
         return (self._largest(start) + 2.0 * step) * math.sqrt(self.size) < MOST_NORM
 
     def _largest(self, vector: Vector) -> float:
-        return float(np.max([np.abs(vector[tile]).max() for tile in self.packing.tiles()]))
+        return float(np.max([np.abs(vector[tile]).max() for tile in self.packing.tiles()], initial=0.0))
 
     def _mean_changes(
         self, total: Words, members: int, most: float, round_index: int

@@ -8,7 +8,6 @@ Nothing here touches an accelerator before a node uses one, because a process th
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import warnings
@@ -23,9 +22,7 @@ from torch.nn import functional
 from p2pfl.config.model import Compute
 from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.interface import Score
-from p2pfl.learn.intervals import Interval, wilson
-from p2pfl.learn.metrics import ACCURACY, Metric
-from p2pfl.learn.task import Task
+from p2pfl.learn.task import Task, scored
 from p2pfl.learn.tensors import Samples
 from p2pfl.plugins import FAILURES, describe_failure
 
@@ -281,24 +278,4 @@ def score_of(outputs: Iterable[tuple[Any, Any, int]], samples: int, task: Task) 
             kept.append((predicted.cpu(), targets.cpu()))
     # Metrics are computed on the whole set, because not every one is a mean over batches.
     whole = tuple(torch.cat(parts) for parts in zip(*kept, strict=True))
-    metrics = {name: float(metric(*whole)) for name, metric in task.metrics.items()} if whole else {}
-    return Score(
-        accuracy=hits / judged if judged else metrics.get(ACCURACY.name),
-        loss=loss / samples,
-        samples=samples,
-        metrics=metrics,
-        intervals=intervals_of(task, whole, hits=hits, judged=judged, samples=samples),
-    )
-
-
-def intervals_of(task: Task, whole: tuple[Tensor, ...], *, hits: int, judged: int, samples: int) -> dict[str, Interval]:
-    """Return the intervals of accuracy, if each row has one label, and of the metrics that have intervals, from the
-    `whole` set's outputs and targets, or nothing. The loss has none.
-    """
-    accuracy = wilson(hits / judged, samples) if judged == samples else None
-    ends_of = {ACCURACY.name: accuracy}
-    functions = {
-        name: metric.interval for name, metric in task.metrics.items() if isinstance(metric, Metric) and metric.interval
-    }
-    ends_of |= {name: interval(*whole) for name, interval in functions.items()} if whole else {}
-    return {name: ends for name, ends in ends_of.items() if ends is not None and all(map(math.isfinite, ends))}
+    return scored(task, whole, loss / samples, samples, hits=hits, judged=judged)

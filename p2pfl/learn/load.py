@@ -11,14 +11,11 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -30,17 +27,12 @@ from numpy.typing import NDArray
 from p2pfl.config.model import NOT_FROZEN, Compute, TaskConfig, TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.foreign import UNREADABLE, refuse_special
-from p2pfl.learn.interface import (
-    KEY,
-    WHOLE,
-    Learner,
-    Vector,
-    shape_digest,
-)
-from p2pfl.learn.metrics import LOSS
+from p2pfl.learn.interface import KEY, WHOLE, Learner, Vector
+from p2pfl.learn.linear import CountedLearner, LinearLearner
 from p2pfl.learn.privacy.plan import Protection
 from p2pfl.learn.privacy.rounds import HiddenRounds
 from p2pfl.learn.task import LearnerFactory, NodeContext, Task
+from p2pfl.methods import METHODS
 from p2pfl.plugins import FAILURES, describe_failure, find_object
 
 if TYPE_CHECKING:
@@ -48,8 +40,6 @@ if TYPE_CHECKING:
 
 
 LENGTH_BYTES = 8
-MOST_COUNTED = 10_000_000
-"""The most values of a model that `p2pfl check` counts and does not build: more may not fit in memory."""
 
 
 def to_safetensors(learner: Learner, vector: Vector, metadata: Mapping[str, str]) -> bytes:
@@ -105,6 +95,15 @@ def of_torch(learner: Learner) -> TorchLearner | None:
     while isinstance(learner, WrappedLearner):
         learner = learner.learner
     return learner if isinstance(learner, TorchLearner) else None
+
+
+def with_torch(learner: Learner) -> Learner:
+    """Return the learner, or torch's of the same task and data in place of a `LinearLearner`."""
+    if not isinstance(learner, LinearLearner):
+        return learner
+    from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - imports torch
+
+    return TorchLearner(learner.task, learner.context, learner.training)
 
 
 def _load_through_torch(learner: TorchLearner, content: bytes) -> Vector:
@@ -254,8 +253,8 @@ def learner_for(
     protection: Protection | None = None,
     counted: bool = False,
 ) -> Learner:
-    """Make a node's learner from a task that is already loaded, a `CountedLearner` if it is to be `counted` and all is
-    usual. With a `protection`, its rounds are private.
+    """Make a node's learner from a task that is already loaded, without torch if it can be, and a `CountedLearner` if
+    it is to be `counted` and all is usual. With a `protection`, its rounds are private.
 
     Raises UserError: the node's data are wrong, `share` does not fit the model, there is no such device, or a privacy
     promise cannot be kept.
@@ -263,9 +262,13 @@ def learner_for(
     compute = compute or Compute()
     named = tuple(pattern for pattern in share if pattern != NOT_FROZEN)
     if isinstance(task, Task):
-        if counted and (named, compute, protection) == (WHOLE, Compute(), None):
-            with suppress(*FAILURES):  # a real one says what is wrong
-                return cast("Learner", CountedLearner(task, context, training))
+        if (named, compute, protection) == (WHOLE, Compute(), None):
+            with suppress(ValueError):  # torch's says what is wrong
+                steps = (training.optimizer, training.keep_optimizer, METHODS.own(training.method or ""))
+                if task.gradient is not None and steps == ("sgd", False, None):  # a user's method takes tensors
+                    return LinearLearner(task, context, training)
+                if counted:
+                    return cast("Learner", CountedLearner(task, context, training))
         from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - a task without torch must not import it
 
         return TorchLearner(task, context, training, share, compute, protection=protection)
@@ -283,47 +286,6 @@ def learner_for(
     except FAILURES as error:
         raise UserError(f"the task's learner failed: {describe_failure(error)}", key="task.name") from error
     return learner if protection is None else HiddenRounds(learner, protection, context.node)
-
-
-class CountedLearner:
-    """What `p2pfl check` asks of the learner of a task with `layers`, without torch: its data, and its model's size. A
-    model is not built: its vectors are zero, and nothing trains.
-    """
-
-    personal = 0
-
-    def __init__(self, task: Task, context: NodeContext, training: TrainingConfig) -> None:
-        """Raises an error if there is a mistake, or anything that only building the model shows."""
-        shapes = [
-            (f"{2 * place + 1}.{kind}", shape, "float32")
-            for place, (width, following) in enumerate(pairwise(task.layers))
-            for kind, shape in (("weight", (following, width)), ("bias", (following,)))
-        ]
-        sizes = [math.prod(shape) for _, shape, _ in shapes]
-        self.task, self.size, self.shape_digest = task, sum(sizes), shape_digest(shapes)
-        is_odd = training.logit_adjust or (training.momentum and training.optimizer != "sgd")
-        if is_odd or task.metric not in (None, LOSS.name, *task.metrics) or not 0 < self.size <= MOST_COUNTED:
-            raise ValueError
-        train, test = task.data(context)
-        self.train_set, self.test_set = _rows(*train), None if test is None else _rows(*test)
-        self.data_sets, self.samples = SimpleNamespace(train=self.train_set, test=self.test_set), len(train[1])
-        slots = 2 if training.optimizer != "sgd" else int(training.momentum > 0)
-        self.bytes_in_training = 4 * (self.size * (2 + slots) + max(sizes))
-        """As in `TorchModel`: weights, gradients, the optimizer's values, and as much as the largest tensor."""
-
-    def initial(self) -> Vector:
-        return np.zeros(self.size, np.float32)
-
-    def local_state(self) -> dict[str, NDArray[np.generic]]:
-        return {}
-
-
-def _rows(*pair: NDArray[Any]) -> SimpleNamespace:
-    """Return inputs and targets in the types that they have as tensors. Raises ValueError: that is no data set."""
-    inputs, targets = (each.astype(np.float32 if each.dtype.kind == "f" else np.int64, copy=False) for each in pair)
-    if not (len(inputs) == len(targets) > 0 and np.isfinite(inputs).all() and np.isfinite(targets).all()):
-        raise ValueError
-    return SimpleNamespace(inputs=inputs, targets=targets, nbytes=inputs.nbytes + targets.nbytes)
 
 
 def _refuse_device(compute: Compute) -> None:

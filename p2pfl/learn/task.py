@@ -25,6 +25,7 @@ simulations can compare against it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -40,7 +41,8 @@ from p2pfl.chance import generator
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector, shape_digest
-from p2pfl.learn.metrics import ACCURACY, LOSS, Metric, named
+from p2pfl.learn.intervals import wilson
+from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, Metric, measured_by, named
 
 if TYPE_CHECKING:
     import torch
@@ -299,6 +301,8 @@ class NodeContext:
                 )
 
 
+Gradient = Callable[[Any, Any], tuple[float, NDArray[np.float32]]]
+"""A function of outputs (n, k) and targets: a loss, and its gradient (n, k) by the outputs."""
 Pair = tuple[Any, Any]
 """(inputs, targets): arrays or tensors whose first dimension counts samples."""
 
@@ -320,6 +324,8 @@ class Task:
     model: Callable[[], torch.nn.Module]
     data: Callable[[NodeContext], tuple[Any, Any]]
     loss: Callable[[Any, Any], torch.Tensor] | None = None
+    gradient: Gradient | Any = None
+    """The loss of arrays, for a model of one of the `layers`, which then trains without torch."""
     metrics: Mapping[str, Metric | Callable[[Any, Any], Any]] | Any = field(default_factory=dict)
     """Any stands for a list of names, which is replaced by the metrics."""
 
@@ -352,6 +358,27 @@ class Task:
         if self.metric is not None and self.metric not in known:
             text, file = "the task has no such metric", self.name or "Task"
             raise UserError(text, file=file, key="metric", value=self.metric, allowed=", ".join(known))
+
+
+def measures_for(task: Task, *, labels: bool) -> tuple[Measure, ...]:
+    """Return the task's measures. Raises UserError: accuracy is to be the main one, but there is none."""
+    if task.metric == ACCURACY.name and not labels and task.metric not in task.metrics:
+        text, others = "targets are not class labels, so there is no accuracy", (*task.metrics, LOSS.name)
+        raise UserError(text, file=task.name, key="metric", value=task.metric, allowed=", ".join(others))
+    return measured_by(task.metrics, task.metric, labels=labels)
+
+
+def scored(task: Task, whole: tuple[Any, ...], loss: float, samples: int, *, hits: int, judged: int) -> Score:
+    """Return the score of outputs and targets, the `whole` set or nothing where no metric needs them, of which `hits`
+    labels of `judged` are right. Intervals: of accuracy, if each row has one label, and of metrics that have one.
+    """
+    metrics = {name: float(metric(*whole)) for name, metric in task.metrics.items()} if whole else {}
+    known = {name: metric.interval for name, metric in task.metrics.items() if isinstance(metric, Metric)}
+    ends_of = {ACCURACY.name: wilson(hits / judged, samples) if judged == samples else None}
+    ends_of |= {name: interval(*whole) for name, interval in known.items() if interval and whole}
+    intervals = {name: ends for name, ends in ends_of.items() if ends is not None and all(map(math.isfinite, ends))}
+    accuracy = hits / judged if judged else metrics.get(ACCURACY.name)
+    return Score(accuracy=accuracy, loss=loss, samples=samples, metrics=metrics, intervals=intervals)
 
 
 @runtime_checkable

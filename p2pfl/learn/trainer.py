@@ -25,11 +25,10 @@ from p2pfl.config.model import Compute, TrainingConfig
 from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.evaluation import BATCH, Device, are_classes, are_labels, log_shares, loss_of, score
 from p2pfl.learn.interface import WHOLE, LocalRound, RoundStart, Score, Vector, batch_sizes
-from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, measured_by
 from p2pfl.learn.privacy.gradients import PrivateRounds, PrivateSteps
 from p2pfl.learn.privacy.plan import Plan, Protection
 from p2pfl.learn.privacy.rounds import own_part
-from p2pfl.learn.task import NodeContext, Task
+from p2pfl.learn.task import NodeContext, Task, measures_for
 from p2pfl.learn.tensors import DataSets, Samples, TensorSamples, draw_batches, read_samples
 from p2pfl.learn.torch_model import TorchModel
 from p2pfl.plugins import FAILURES, describe_failure
@@ -69,7 +68,7 @@ class TorchLearner:
         if training.logit_adjust and (not self.classes or task.loss is not None):
             text, value = "adjusts the cross entropy of class labels, which this task has not", training.logit_adjust
             raise UserError(text, file=task.name, key="training.logit_adjust", value=value, allowed="0")
-        self.measures = _measures(task, labels=self.labels)
+        self.measures = measures_for(task, labels=self.labels)
         """The task's measures, the main one first."""
         self.private = None if protection is None else PrivateRounds(protection, self.model, self.train_set)
 
@@ -261,14 +260,6 @@ def try_out(module: nn.Module, samples: Samples, task: Task, device: Device | No
             "loss returned no scalar tensor", file=task.name, key="loss", value=returned, allowed="a scalar tensor"
         )
     return int(outputs.shape[1]) if are_classes(outputs, targets) else 0
-
-
-def _measures(task: Task, *, labels: bool) -> tuple[Measure, ...]:
-    """Return the task's measures. Raises UserError: accuracy is to be the main one, but there is none."""
-    if task.metric == ACCURACY.name and not labels and task.metric not in task.metrics:
-        text, others = "targets are not class labels, so there is no accuracy", (*task.metrics, LOSS.name)
-        raise UserError(text, file=task.name, key="metric", value=task.metric, allowed=", ".join(others))
-    return measured_by(task.metrics, task.metric, labels=labels)
 
 
 def _check_labels(task: Task, outputs: Any, samples: Samples) -> None:

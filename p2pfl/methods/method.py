@@ -20,7 +20,7 @@ import inspect
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -339,11 +339,9 @@ def parse_method(text: str) -> ParsedMethod:
 
 
 def from_here(spec: str) -> str:
-    """Make a file's path in a spec absolute, relative to the working folder, because a federation file may be
-    elsewhere; raises like `parse_method`.
-    """
-    parsed = parse_method(spec)
-    return str(replace(parsed, name=str(Path(parsed.name).absolute())) if ".py:" in parsed.name else parsed)
+    """Make a file's path in a spec absolute, relative to the working folder: a federation file may be elsewhere."""
+    place, colon, rest = spec.partition(".py:")
+    return f"{Path(place).absolute()}.py:{rest}" if colon else spec
 
 
 def make_method(

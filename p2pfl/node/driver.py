@@ -247,6 +247,8 @@ class Driver:
             case ChangeEdges():
                 self.engine_thread.jobs.put(effect)
                 self.presence.follow(self.loop.time())
+                for about in [about for about in self._alarm_counts if about[1] not in (None, *self.core.peers)]:
+                    del self._alarm_counts[about]
                 self.on_amended()
             case _:
                 self.engine_thread.jobs.put(effect)

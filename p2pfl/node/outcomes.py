@@ -24,7 +24,7 @@ from p2pfl.config.model import STATE_DIR, Compute, FederationConfig
 from p2pfl.errors import UserError
 from p2pfl.foreign import read_file
 from p2pfl.learn.interface import WHOLE, Learner, Vector
-from p2pfl.learn.load import PREPROCESSING, from_safetensors, metadata_of, of_torch, to_safetensors
+from p2pfl.learn.load import PREPROCESSING, from_safetensors, metadata_of, of_torch, to_safetensors, with_torch
 from p2pfl.node.assembly import ORIGIN, digest_of, load_learner, replay
 from p2pfl.node.folders import newest
 from p2pfl.storage import Loaded, peek
@@ -59,7 +59,7 @@ class Learned:
         If the node keeps part of the model personal, only that part is trained. Raises UserError if the task has no
         torch model, LearningError if training failed.
         """
-        learner = of_torch(self.learner)
+        learner = of_torch(with_torch(self.learner))
         if learner is None:
             raise UserError(
                 "only a torch model can be fine-tuned", key="--finetune", value=epochs, allowed="without it"

@@ -78,7 +78,7 @@ class Feed:
         """Log one notable event, and keep it for the page."""
         place = "" if peer is None else f" ({self.name_of(peer)})"
         more = f" (time {times})" if times > 1 else ""
-        (log.warning if wrong else notice.info)("%s%s: %s%s", kind, place, text, more)
+        (log.warning if wrong else notice.info)("%s%s: %s%s", kind, place, text, more, extra={"kind": kind})
         self.keep(kind, peer, text + more, wrong=wrong)
 
     def keep(self, kind: str, peer: int | None, text: str, *, wrong: bool = False) -> None:
@@ -384,9 +384,13 @@ class Presence:
             absence.reason, absence.is_open = absence.reason or reason, False
 
     def follow(self, now: float) -> None:
-        """Adopt changed neighbors: former ones are no longer missed, new ones may be."""
-        edges = self.core.edges
-        self.away = {peer: absence for peer, absence in self.away.items() if peer in self.core.peers}
+        """Adopt changed neighbors: former ones are no longer missed or remembered, new ones may be missed."""
+        edges, peers = self.core.edges, self.core.peers
+        self.seen.intersection_update(peers)
+        kept: list[dict[int, Any]] = [self.away, self._lines]
+        for known in kept:
+            for peer in known.keys() - peers:
+                del known[peer]
         for peer, edge in edges.items():
             if edge.line.session is None:
                 self.away.setdefault(peer, Absence(now))

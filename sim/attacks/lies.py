@@ -27,6 +27,7 @@ from p2pfl.aggregate import Neighborhood, Rule, make_rule
 from p2pfl.chance import generator
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
+from p2pfl.learn.load import with_torch
 from p2pfl.specs import Parameter, whole
 from sim.attacks.attack import (
     ATTACKS,
@@ -312,7 +313,7 @@ def slope_for(attack: Attack, learner: Learner, samples: Samples | None = None) 
         return None
     from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - as above
 
-    if isinstance(learner, TorchLearner):
+    if isinstance(learner := with_torch(learner), TorchLearner):
         return Slope(learner, samples)
     if attack.climbs:
         text = "the loss of such a task cannot be climbed"

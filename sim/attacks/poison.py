@@ -16,6 +16,7 @@ import numpy as np
 from p2pfl.chance import generator
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, Vector
+from p2pfl.learn.load import with_torch
 from sim.attacks.attack import ATTACKS, DATA, NEIGHBORS, Poison, PoisonEntry, positive
 from sim.attacks.lies import replacement
 
@@ -167,6 +168,6 @@ def _corner(images: Tensor, value: float) -> None:
 def _torch_learner(learner: Learner) -> TorchLearner:
     from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - for liars that are processes only
 
-    if isinstance(learner, TorchLearner):
+    if isinstance(learner := with_torch(learner), TorchLearner):
         return learner
     raise UserError("learners of the task's own cannot be poisoned", key="--attack", allowed=LABELED)

@@ -28,7 +28,7 @@ from p2pfl.console.output import (
 )
 from p2pfl.errors import UserError
 from p2pfl.learn.metrics import Measure
-from p2pfl.methods import allowed, from_here
+from p2pfl.methods import allowed, from_here, parse_method
 from p2pfl.reporting.figures import AGREED
 from p2pfl.reporting.measures import measures_of, merit, value_of
 from p2pfl.reporting.plot import check_target
@@ -92,7 +92,7 @@ def _build(asked: Mapping[str, Any]) -> tuple[FederationConfig, WorldSpec]:
     method, attack = options.get("method"), options.get("attack")
     try:
         if method is not None:
-            options["method"] = from_here(method)
+            options["method"] = from_here(str(parse_method(method)))
     except ValueError as error:
         raise UserError(str(error), key="--method", value=method, allowed=allowed()) from None
     if attack is not None:

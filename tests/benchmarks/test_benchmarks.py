@@ -51,10 +51,12 @@ PARTS = {
     "recorded",
     "robust/tables",
     "secaggplus",
+    "soak",
     "study/pictures",
     "study/results",
     "study/simple_cnn",
     "study/tables",
+    "year",
 }
 """Imported by others, tested elsewhere or below, need coverage, read what a study wrote, or take ten minutes."""
 TOLD = {"conformance", "disturbed"}

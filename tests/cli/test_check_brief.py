@@ -165,7 +165,7 @@ def test_check_of_a_built_in_task_imports_no_torch(built_in, tmp_path, task):
         ("digits/federation.toml", "# momentum = 0.0", "momentum = 0.9", "counted"),
         ("mnist-idx/federation.toml", "[training]", "hidden = 5\n[training]", "counted"),
         ("ill/federation.toml", '# model = "linear"', 'model = "mlp"', "counted"),
-        ("dose/federation.toml", "# weight_decay = 0.0", "weight_decay = 0.1", "counted"),
+        ("dose/federation.toml", "# weight_decay = 0.0", "weight_decay = 0.1", "built"),
         ("digits/federation.toml", "[training]", "hidden = 200000\n[training]", "built"),
         ("digits/federation.toml", '# share = "*"', 'share = "1.*"', "built"),
         ("digits/node1/node.toml", '# device = "cpu"', 'device = "auto"', "in part"),

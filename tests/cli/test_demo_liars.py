@@ -7,9 +7,10 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from p2pfl.cli import MARK, about_liars, from_here
+from p2pfl.cli import MARK, about_liars
 from p2pfl.config import load_config
 from p2pfl.fleet import GROUP, find_attackers
+from p2pfl.methods import from_here
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from p2pfl.core import (
     RoundTrained,
     SessionClosed,
     SessionOpened,
+    Started,
     StartRound,
 )
 from tests.invariants import check_invariants
@@ -393,6 +394,22 @@ def test_a_neighbor_that_is_there_is_told_of_other_lives_of_its_own_once_in_a_wh
     for now in (CHALLENGE_EVERY_S - 0.1, CHALLENGE_EVERY_S):
         effects += say(node, 2, LivesTold(lives=((1, 300, 77),)), now)
     assert lives_told(effects) == [(1, ((1, 1, 77),)), (1, ((1, 300, 77),))]
+
+
+def test_a_removed_member_is_forgotten_and_nobody_can_tell_of_it():
+    """At the change, or at the start of a node that was off. Engine time is forgotten of every former neighbor."""
+    node, forgotten = training(9, 1, 2), [NoteLifetime(member=2, lifetime=Lifetime(0, 0))]
+    for peer in (1, 2):
+        open_session(node, peer, greeting=greeting(peer, lifetime=Lifetime(1, 10 + peer)))
+        node.neighbors.engine_time.spend(peer, 1e6, 0.0)
+    node.handle(amended(node, 1, retired=frozenset({2})), 0.1)
+    assert only(end_round(node, 0.2), NoteLifetime) == forgotten
+    assert say(node, 1, LivesTold(lives=((2, 5, 77),)), 0.3) == []
+    assert list(node.lifetimes.latest) == [1]
+    assert [node.neighbors.engine_time.wait_s(peer, 0.3) > 0.0 for peer in (1, 2)] == [True, False]
+    was_off = make_node(9, 1, retired=frozenset({2}))
+    was_off.lifetimes.latest[2] = Lifetime(1, 12)
+    assert only(was_off.handle(Started(), 0.0), NoteLifetime) == forgotten
 
 
 def test_no_generation_is_far_above_what_was_known():

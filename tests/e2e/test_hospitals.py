@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from p2pfl.config import load_config, load_node, node_file
-from p2pfl.learn import RoundStart, TensorSamples
+from p2pfl.learn import RoundStart, TensorSamples, with_torch
 from p2pfl.learn.table import TableModel, make_layout, read_table
 from p2pfl.node import load_learner
 
@@ -92,7 +92,7 @@ def references(place: Path, test: Path, rounds: int) -> dict[str, float]:
     """
     federation = load_config(place)
     learners = {
-        member.name: load_learner(federation, load_node(node_file(federation, member.name), federation))
+        member.name: with_torch(load_learner(federation, load_node(node_file(federation, member.name), federation)))
         for member in federation.members
     }
     found = {name: _alone(learner, test, rounds) for name, learner in learners.items()}

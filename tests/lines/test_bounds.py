@@ -184,6 +184,9 @@ def test_a_neighbor_that_pauses_is_excused_and_not_dialed_until_it_is_back(tmp_p
     assert bounds.status()["by_neighbor"]["lab"]["says_paused_until"][:2] == "20"
     node.pass_(4000)
     assert not node.presence.is_excused(1)
+    node.core.peers = [2]
+    bounds.look()
+    assert "by_neighbor" not in bounds.status(), "it is no neighbor any more"
 
 
 def test_a_neighbor_that_paused_is_back_when_its_session_lasts(tmp_path):

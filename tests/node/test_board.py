@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from types import SimpleNamespace
 
@@ -44,6 +45,7 @@ def heat(milli_c):
 CASES = {
     "a machine that says nothing": ({}, []),
     **{f"unreadable {text!r}": (card(text, text) | {FIRMWARE: text} | heat(text), []) for text in ("", "0xZZ", "\xff")},
+    "a nonsense of 4000 digits": (heat("9" * 4000), []),
     "a new card": (card("0x00 0x00", "0x00"), []),
     "a card at 8 tenths of its life": (card("0x01 0x09"), []),
     "a card at 9 tenths of its life": (card("0x01 0x0a"), ["card-worn"]),
@@ -64,6 +66,14 @@ def test_what_holds_now_is_an_alarm_and_what_was_before_the_node_or_is_not_said_
     for name, text in files.items():
         board.write(name, f"{text}\n")
     assert list(board.look()) == kinds
+
+
+def test_a_driver_that_fails_does_not_end_the_node(board, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.EIO, "the bus is gone")
+
+    monkeypatch.setattr(os, "scandir", fail)
+    assert board.look() == {}
 
 
 def test_a_file_system_that_was_remounted_read_only_is_an_alarm(board, monkeypatch):

@@ -63,6 +63,9 @@ def test_every_member_has_a_row_with_its_age_and_who_told_it(made, clock):
     assert all(0 <= found.now - row.at <= 3 for row in found.members)
     assert found.members[2].live == [1, 3]
     assert (found.node, found.federation, found.rounds_to_do) == ("pi1", "ward-7", 400)
+    roster = made.display.roster
+    roster.forget(3)
+    assert not any(3 in known for known in (roster.rows, roster.bytes_per_s, roster._reached_at))
 
 
 def test_a_score_of_an_earlier_model_names_its_round(made, clock, monkeypatch):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from p2pfl.core import Algorithm, CloseSession, Phase, RoundTrained, SessionClosed
+from p2pfl.core import Algorithm, ChangeEdges, CloseSession, Phase, RoundTrained, SessionClosed
 from p2pfl.errors import LearningError
 from p2pfl.learn import RoundStart
 from p2pfl.net import MALFORMED
@@ -78,6 +78,10 @@ async def test_an_alarm_provoked_for_ever_is_counted_and_hardly_logged_or_rememb
     assert caplog.records[-1].getMessage() == "request-refused (3): not finite"
     assert driver.alarms == {"request-refused": 2 * times + 1}
     assert len(driver._alarm_counts) == 3
+    driver.core.effects, driver.core.edges = [ChangeEdges(added=(), dropped=(1, 2))], {}
+    driver.engine_thread = SimpleNamespace(jobs=SimpleQueue())
+    driver.take(SessionClosed(peer=1, session=8))
+    assert driver._alarm_counts == {}, "no former neighbor is remembered"
 
 
 async def test_an_alarm_that_goes_on_is_told_again_after_many_times(caplog):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
@@ -60,9 +61,9 @@ def ask(invite, identity, request):
     return asyncio.create_task(members.ask_to_join(invite, invite.meeting, identity, request))
 
 
-def request_of(invite, folder, identity, ward):
-    source, address = ward.path.parent, "127.0.0.1:9"
-    return members.make_folder(invite, folder, source=source, address=address, identity=identity)[0]
+def request_of(invite, folder, identity, ward, port=9):
+    source, address = ward.path.parent, f"127.0.0.1:{port}"
+    return members.make_member(invite, folder, source=source, address=address, identity=identity)[0]
 
 
 def place_of(invite):
@@ -187,3 +188,63 @@ def test_files_that_the_task_names_come_along_and_no_others(ward):
     task = replace(ward.task, options={"schema": "schema.toml", "other": "none.toml", "depth": 3})
     names = [file.name for file in members.files_of(replace(ward, task=task))]
     assert names == ["federation.toml", "task.py", "schema.toml", "members.toml"]
+
+
+def test_a_secret_key_is_never_handed_over_and_a_long_text_is_no_file(ward):
+    text = ward.path.read_text().replace("[task]", f'[task]\nprompt = "{"x" * 5000}"\nmore = "admin.key"')
+    ward.path.write_text(text)
+    named = members.files_of(load_config(ward.path))
+    with pytest.raises(UserError, match=r"admin.key: this file cannot be handed over"):
+        members.pack_files(named, ward.path.parent)
+
+
+def test_a_file_that_is_huge_or_missing_is_one_clear_error_before_it_fills_the_memory(ward):
+    huge = ward.path.with_name("rows.csv")
+    huge.touch()
+    os.truncate(huge, 1 << 40)
+    for file, why in ((huge, "too large"), (huge.with_name("none.py"), "cannot be read")):
+        with pytest.raises(UserError, match=why):
+            members.pack_files([file], huge.parent)
+
+
+def test_two_terminals_that_ask_at_once_both_add_their_machine(ward, tmp_path, monkeypatch):
+    def asked(name, identity, port):
+        return request_of(members.issue(ward, name, now=time.time()), tmp_path / name, identity, ward, port)
+
+    def admit(request, *, yes):
+        return members.admit(ward.path, request, None, yes=yes, offline=True)
+
+    requests = asked("pi4", NEW, 8), asked("pi5", OTHER, 9)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("click.confirm", lambda *_, **__: admit(requests[1], yes=True))
+    assert admit(requests[0], yes=False)
+    assert [member.name for member in load_config(ward.path).present] == ["pi1", "pi2", "pi5", "pi4"]
+
+
+async def test_one_that_was_signed_in_before_an_interrupt_is_told_so(inviter, ward, tmp_path, monkeypatch):
+    """Its key is in the list from then on: told no, it would delete that key."""
+
+    async def interrupted(*_):
+        raise KeyboardInterrupt
+
+    def show(_, __, made, **___):
+        request = request_of(made, tmp_path / "there", NEW, ward)
+        loop.call_soon_threadsafe(told.set_result, (made, request))
+
+    loop, told = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+    monkeypatch.setattr("p2pfl.features.members.joining._show_line", show)
+    monkeypatch.setattr("p2pfl.features.members.changes.hand", interrupted)
+    monkeypatch.setattr("click.confirm", lambda *_, **__: True)
+    for stream in ("stdin", "stdout"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True, raising=False)
+
+    def invites():
+        with pytest.raises(SystemExit):
+            main(["invite", "ward", "pi4"])
+
+    person = asyncio.create_task(asyncio.to_thread(invites))
+    made, request = await told
+    answer = await ask(made, NEW, request)
+    await person
+    assert not answer.why
+    assert answer.files["members.toml"] == ward.path.with_name("members.toml").read_bytes()

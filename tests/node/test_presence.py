@@ -168,3 +168,6 @@ def test_who_is_no_neighbor_any_more_is_not_missed_and_a_new_one_may_be(told):
     told.presence.look(10.0 + FIRST_ALARM_S)
     assert [(alarm.kind, alarm.peer) for alarm in told.alarms] == [("neighbor-lost", 2)]
     assert told.lines == []
+    told.presence.follow(20.0)
+    remembered = (told.presence.seen, told.presence.away, told.presence._opened, told.presence._ended)
+    assert [sorted(known) for known in remembered] == [[], [2], [], []]

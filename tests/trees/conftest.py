@@ -22,6 +22,7 @@ TASK = {
     "least_rows": 2,
     "holdout": 0.2,
 }
+LINEAR = {key: TASK[key] for key in ("name", "target", "classes", "numeric", "categories", "holdout")}
 
 
 def write_table(file, seed, rows=60):

@@ -214,9 +214,10 @@ class TrafficBounds(Attached):
 
     def look(self) -> None:
         now, clock_s, own = self._now(), self._node.clock(), self._own
-        for peer in [peer for peer, at in self._near.items() if peer in self._absent and clock_s - at >= BACK_S]:
-            del self._absent[peer]  # it is back
-            self._node.network.spare(peer, 0.0)
+        for peer in [*self._absent]:
+            if clock_s - self._near.get(peer, clock_s) >= BACK_S or peer not in self._node.core.peers:
+                del self._absent[peer]  # it is back, or no neighbor any more
+                self._node.network.spare(peer, 0.0)
         bounds = []
         if own.hours is not None and (until := closed_until(own.hours, now)) is not None:
             bounds.append((until, f"its hours are {own.hours}"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -132,6 +132,10 @@ def admit(path: Path, line: str, key_file: Path | None, *, replaces: bool = Fals
     if not yes and not click.confirm("add it?", err=True):
         click.echo("nothing was changed, and the invite still holds", err=True)
         return False
+    here = load_config(path)
+    if here.charter_version > federation.charter_version:  # another terminal has signed one while this one asked
+        opened = replace(opened, federation=here)
+        charter = successor_with(here, name=asked.name, key=asked.key, address=asked.address)
     sign(opened, charter)
     use_up(federation, asked)
     return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import shutil
 import socket
 import sys
@@ -29,17 +30,19 @@ from p2pfl.config.members import (
     in_words,
     members_file,
     read_invite,
+    read_request,
     request_line,
     require_current,
+    require_valid,
 )
-from p2pfl.config.model import MEMBER, FederationConfig
+from p2pfl.config.model import FederationConfig
 from p2pfl.config.schemas import write_schemas
 from p2pfl.config.writing import NewMember, node_text
 from p2pfl.console import seconds_now
 from p2pfl.crypto.identity import Identity, fingerprint, public_text
 from p2pfl.errors import UserError
 from p2pfl.features.members.pairing import BY_HAND, SERVED_S, VISIT_S, Answer, Inviter, ask_to_join, fetch, pack_files
-from p2pfl.features.members.publishing import ADMIN_FILE, issue, load_admin, require_admin
+from p2pfl.features.members.publishing import ADMIN_FILE, READABLE, issue, load_admin, require_admin
 from p2pfl.features.relay.tickets import tickets_file
 from p2pfl.foreign import printable
 from p2pfl.net.address import free_ports, is_loopback, parse_address
@@ -50,10 +53,9 @@ from topologies.files.content import is_file
 
 INVITE_FILE = "invite"
 USUAL_PORT = 8470
-PRIVATE, READABLE = 0o700, 0o644
 
 
-def make_folder(
+def make_member(
     invite: Invite, target: Path, *, source: Path | None, address: str | None, identity: Identity | None = None
 ) -> tuple[str, bytes]:
     """Make a folder for the new member in `target`. Return its request, as people carry it, and its public key.
@@ -72,37 +74,26 @@ def make_folder(
     federation = None if files is None else load_config(files)
     if federation is not None:
         require_same(federation, invite)
-    at = address or _place(invite, federation)
+    finds = federation is None or federation.discovery or bool(federation.relays)
+    if address is None and (invite.contacts or not finds):  # else members find each other, or meet at relays
+        address = own_address(invite)
     identity = identity or Identity.generate()
-    if is_copy:
-        with appearing(target / invite.name) as own:
-            _fill(own, invite, identity, at)
-    else:
-        with appearing(target) as folder:
-            (folder / invite.name).mkdir(mode=0o700)
-            _fill(folder / invite.name, invite, identity, at)
-            for file in [] if federation is None else files_of(federation):
-                shutil.copyfile(file, folder / file.name)
-    write_schemas(target)
-    request = JoinRequest(
-        federation=invite.federation, name=invite.name, key=identity.public, address=at, token=invite.token
-    )
-    return request_line(request, identity.sign), identity.public
-
-
-def _fill(own: Path, invite: Invite, identity: Identity, address: str | None) -> None:
-    own.chmod(PRIVATE)
-    identity.save(own / KEY_FILE)
     member = NewMember(name=invite.name, key=public_text(identity.public), address=address)
     reachable = address is not None and not is_loopback(parse_address(address, "--address").host)
-    (own / "node.toml").write_text(node_text(member, reachable=reachable), encoding="utf-8")
-    (own / INVITE_FILE).write_text(f"{invite.line()}\n", encoding="utf-8")
-
-
-def _place(invite: Invite, federation: FederationConfig | None) -> str | None:
-    """Return the address to request, or None if members find each other, or meet at relays, and have no addresses."""
-    finds = federation is None or federation.discovery or bool(federation.relays)
-    return None if finds and not invite.contacts else own_address(invite)
+    with appearing(target / invite.name if is_copy else target) as folder:
+        own = folder if is_copy else folder / invite.name
+        own.mkdir(exist_ok=True)
+        own.chmod(0o700)
+        identity.save(own / KEY_FILE)
+        (own / "node.toml").write_text(node_text(member, reachable=reachable), encoding="utf-8")
+        (own / INVITE_FILE).write_text(f"{invite.line()}\n", encoding="utf-8")
+        for file in [] if is_copy or federation is None else files_of(federation):
+            shutil.copyfile(file, folder / file.name)
+    write_schemas(target)
+    request = JoinRequest(
+        federation=invite.federation, name=invite.name, key=identity.public, address=address, token=invite.token
+    )
+    return request_line(request, identity.sign), identity.public
 
 
 def files_of(federation: FederationConfig) -> list[Path]:
@@ -110,7 +101,7 @@ def files_of(federation: FederationConfig) -> list[Path]:
     beside, charter, topology = federation.path.parent, members_file(federation), federation.topology
     words = [word for word in federation.task.options.values() if isinstance(word, str)]
     words += [topology] if is_file(topology) else []
-    named = [beside / word for word in words if (beside / word).is_file()]
+    named = [beside / word for word in words if os.path.isfile(beside / word)]  # noqa: PTH113 - a long text is no error
     files = [federation.path, *code_files(federation), *named, *([charter] if charter.exists() else [])]
     return list(dict.fromkeys(files))
 
@@ -148,15 +139,11 @@ def own_address(invite: Invite) -> str:
             probe.connect((there.host, there.port))  # nothing is sent
             host = probe.getsockname()[0]
             break
-    return f"{host}:{free_ports(1)[0] if is_loopback(host) or not _is_free(USUAL_PORT) else USUAL_PORT}"
-
-
-def _is_free(port: int) -> bool:
-    try:
-        with socket.create_server(("", port)):
-            return True
-    except OSError:
-        return False
+    with suppress(OSError):
+        if not is_loopback(host):
+            socket.create_server(("", USUAL_PORT)).close()
+            return f"{host}:{USUAL_PORT}"
+    return f"{host}:{free_ports(1)[0]}"
 
 
 def invite(federation: Path, name: str, *, replacing: bool, key_file: Path | None) -> bool:
@@ -166,7 +153,7 @@ def invite(federation: Path, name: str, *, replacing: bool, key_file: Path | Non
     described = load_config(federation)
     require_admin(described)
     packed = None
-    if sys.stdin.isatty() and sys.stdout.isatty() and (key_file or described.path.parent / ADMIN_FILE).exists():
+    if sys.stdin.isatty() and sys.stdout.isatty() and (key_file or (described.path.parent / ADMIN_FILE).exists()):
         admin = load_admin(described, key_file)
         try:
             packed = pack_files(files_of(described), described.path.parent)
@@ -194,10 +181,11 @@ def invite(federation: Path, name: str, *, replacing: bool, key_file: Path | Non
 
     waiting.answer = Answer("the answer there was no, or an error, which stands on its screen")
     try:
-        if admit(federation, request, key_file, replaces=replacing, yes=False, offline=False):
+        admit(federation, request, key_file, replaces=replacing, yes=False, offline=False)
+    finally:  # the list says if it was added: Ctrl+C may come after it was signed
+        if read_request(request).key in {member.key for member in load_config(federation).present}:
             newer = [file for file in (members_file(described), tickets_file(described)) if file.exists()]
             waiting.answer = Answer("", {file.name: file.read_bytes() for file in newer})
-    finally:
         if asyncio.run(waiting.wait(VISIT_S)) is None:
             click.echo(f"{name} has not fetched the answer: its screen will say what to do", err=True)
     return not waiting.answer.why
@@ -242,17 +230,13 @@ def join(line: str, directory: Path | None, source: Path | None, address: str | 
     """
     invited = read_invite(line)
     if address is not None:
-        try:
-            MEMBER["address"].read(address)
-        except ValueError as reason:
-            allowed = MEMBER["address"].allowed
-            raise UserError(str(reason) or "not an address", key="--address", value=address, allowed=allowed) from None
+        require_valid("address", address, "--address")
     shown = directory or Path(invited.federation_name)
     target = shown.absolute()
     if invited.meeting is not None and source is None and not (target / FILE_NAME).exists():
         return _pair(invited, invited.meeting, shown, address, yes=yes)
     require_current(invited, seconds_now())
-    request, key = make_folder(invited, target, source=source, address=address)
+    request, key = make_member(invited, target, source=source, address=address)
     click.echo(request)
     click.echo(f"made {shown / invited.name}: its key stays on this machine", err=True)
     text = "send the line above to whoever made the invite"
@@ -282,13 +266,13 @@ def _pair(invited: Invite, meeting: Meeting, shown: Path, address: str | None, *
         if not yes and not click.confirm("use them, and ask to be added?", err=True):
             click.echo("nothing was changed", err=True)
             return False
-        request, key = make_folder(invited, target, source=source, address=address, identity=identity)
+        request, key = make_member(invited, target, source=source, address=address, identity=identity)
     click.echo(f"made {shown / invited.name}: its key stays on this machine", err=True)
     click.echo(f"the inviter is asked whether the key is {fingerprint(key)}: compare", err=True)
     try:
         answer = asyncio.run(ask_to_join(invited, meeting, identity, request))
     except (UnreachableError, KeyboardInterrupt) as error:
-        text = f"no answer came: {printable(str(error))}; if it was not added, give this line to"
+        text = f"no answer came: {printable(str(error)) or 'stopped here'}; if it was not added, give this line to"
         click.echo(f"{text} `p2pfl member add` there, or `replace` for an invite with --replace:", err=True)
         click.echo(request)
         return True
@@ -308,7 +292,7 @@ def _pair(invited: Invite, meeting: Meeting, shown: Path, address: str | None, *
 def _show_files(invited: Invite, source: Path) -> None:
     """Show what was fetched; nothing of it is imported. Raises UserError: it is not what the invite was made for."""
     federation = load_config(source)
-    files, code = files_of(federation), code_files(federation)
+    files = files_of(federation)
     if any(file.parent != source for file in files):
         allowed = "a line from somebody whom you trust"
         raise UserError("it names files outside of its folder", file=federation.path, allowed=allowed)
@@ -317,7 +301,7 @@ def _show_files(invited: Invite, source: Path) -> None:
         f"{invited.name} would be a member of {federation.name}; task: {printable(federation.task.name)}", err=True
     )
     for file in files:
-        content, mark = file.read_bytes(), "   CODE that would run here" if file in code else ""
+        content, mark = file.read_bytes(), "   CODE that would run here" if file.suffix == ".py" else ""
         digest = hashlib.sha256(content).hexdigest()
         click.echo(f"  {file.name}: {len(content):,} bytes, sha256 {digest}{mark}", err=True)
     click.echo(f"nothing of it has run. Read it in {source}", err=True)

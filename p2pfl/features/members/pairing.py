@@ -35,7 +35,7 @@ from p2pfl.features.relay.frames import Challenge, Registration
 from p2pfl.features.relay.link import LinkParts, RelayLink
 from p2pfl.features.relay.tickets import Ticket, register
 from p2pfl.features.relay.transport import RelayDialing, dialing_through
-from p2pfl.foreign import UNREADABLE, printable
+from p2pfl.foreign import UNREADABLE, printable, read_file
 from p2pfl.net.address import Address, own_address
 from p2pfl.net.greeting import Notice, Word, hand_over, hear, receive_charter, say
 from p2pfl.net.limits import Limits
@@ -62,12 +62,12 @@ class Answer(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
 
 
 def pack_files(files: Sequence[Path], beside: Path) -> bytes:
-    """Pack the files for a new machine. Raises UserError: one is elsewhere than `beside`, or they are too large."""
+    """Pack the files for a new machine. Raises UserError: one is not in `beside`, or a key; they are too large."""
     for file in files:
-        if file.parent != beside or not PLAIN.fullmatch(file.name):
+        if file.parent != beside or not PLAIN.fullmatch(file.name) or file.suffix == ".key":
             allowed = f"files in {beside}, with names of letters, digits, '_', '.' and '-'; or {BY_HAND}"
             raise UserError("this file cannot be handed over", file=file, allowed=allowed)
-    packed = msgspec.msgpack.encode({file.name: file.read_bytes() for file in files})
+    packed = msgspec.msgpack.encode({file.name: read_file(file, MOST_BYTES) for file in files})
     _require_small(len(packed))
     return packed
 

@@ -63,7 +63,9 @@ class Board:
 
     def look(self) -> dict[str, str]:
         """Return the text for each kind of alarm that holds now or has since the last look."""
-        return dict((*self._card(), *self._power()))
+        with suppress(OSError, OverflowError):  # a driver fails, or tells nonsense
+            return dict((*self._card(), *self._power()))
+        return {}
 
     def _card(self) -> Iterator[tuple[str, str]]:
         for device in sorted(self._sys.glob("block/mmcblk*/device")):

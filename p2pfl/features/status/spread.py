@@ -317,7 +317,9 @@ class Roster:
 
     def forget(self, member: int) -> None:
         """Forget a former member."""
-        self.rows.pop(member, None)
+        known: list[dict[int, Any]] = [self.rows, self.bytes_per_s, self._reached_at]
+        for of_member in known:
+            of_member.pop(member, None)
 
     def name_of(self, index: int) -> str:
         return self.federation().members[index].name

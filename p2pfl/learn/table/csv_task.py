@@ -44,6 +44,7 @@ def csv_table(*, base_dir: Path = Path(), **options: Any) -> Task | LearnerFacto
         layers=layers,
         data=data_of(given, options.get("partition")),
         loss=networks.make_loss(given.schema, given.weights),
+        gradient=None if given.hidden else networks.make_gradient(given.schema, given.weights),
         metrics=given.metrics,
         metric=given.metric,
         preprocessing=preprocessing_of(given.schema, given.layout({}).missing, networks.layer_names(given.hidden)),

@@ -6,8 +6,12 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from p2pfl.errors import UserError
 from p2pfl.learn.table.schema import Schema, Weights, class_weights
+from p2pfl.learn.task import Gradient
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,6 +47,30 @@ def make_loss(schema: Schema, weights: Weights | None) -> Callable[[Any, Any], T
         return (each * torch.tensor(given, dtype=torch.float32)[targets]).mean()
 
     return loss
+
+
+def make_gradient(schema: Schema, weights: Weights | None) -> Gradient:
+    """Make the same of arrays, without torch, for a schema and weights that `make_loss` has taken."""
+    if schema.classes is None:
+        return _squared_gradient
+    given = np.array([1.0] * schema.outputs if weights is None else class_weights(schema, schema.classes, weights))
+
+    def gradient(outputs: NDArray[np.float32], targets: NDArray[np.int64]) -> tuple[float, NDArray[np.float32]]:
+        rows, shares = np.arange(len(targets)), (given[targets] / len(targets)).astype(np.float32)
+        logits = outputs - outputs.max(axis=1, keepdims=True)
+        powers = np.exp(logits)
+        sums = powers.sum(axis=1, keepdims=True)
+        loss = shares @ (np.log(sums[:, 0]) - logits[rows, targets])
+        powers /= sums
+        powers[rows, targets] -= 1
+        return float(loss), powers * shares[:, None]
+
+    return gradient
+
+
+def _squared_gradient(outputs: NDArray[np.float32], targets: NDArray[np.float32]) -> tuple[float, NDArray[np.float32]]:
+    away = outputs - targets
+    return float(np.mean(away * away)), away * np.float32(2 / away.size)
 
 
 def _squared(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from scipy.special import softmax
 
 from p2pfl.config import TrainingConfig
 from p2pfl.errors import UserError
-from p2pfl.learn import learner_for
+from p2pfl.learn import learner_for, with_torch
 from p2pfl.learn.table import TableModel, csv_table, make_layout, read_preprocessing, read_table, to_onnx
 
 OPTIONS = {
@@ -31,7 +31,8 @@ def trained(tmp_path, context):
         for number, name in enumerate(OPTIONS["classes"]):
             text = text if "classes" in given else text.replace(name, str(number))
         (tmp_path / "mine.csv").write_text(text)
-        learner = learner_for(csv_table(**given), context(local={"path": tmp_path / "mine.csv"}), TrainingConfig())
+        place = context(local={"path": tmp_path / "mine.csv"})
+        learner = with_torch(learner_for(csv_table(**given), place, TrainingConfig()))
         vector = np.random.default_rng(0).standard_normal(learner.size).astype(np.float32)
         model = TableModel.of(learner.task.preprocessing, learner.state_dict(vector))
         table = read_table(tmp_path / "mine.csv", model.schema, make_layout({}, {}), scoring=True)

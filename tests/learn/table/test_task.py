@@ -171,7 +171,7 @@ def test_a_schema_in_a_file_says_the_same_and_nodes_compare_its_digest(by_file, 
 
 def test_the_rows_that_are_held_out_are_the_nodes_own_test(by_file):
     learner = by_file(holdout=0.5)
-    assert len(learner.train_set) + len(learner.test_set) == 3
+    assert learner.samples + len(learner.test_set.targets) == 3
     assert by_file().test_set is None
 
 

@@ -145,46 +145,44 @@ def test_a_node_is_ready_when_it_listens_and_patted_through_rounds_longer_than_t
         assert [one.end(), two.end()] == [0, 0]
 
 
-@pytest.fixture
-def journal():
-    """A log with the bound, a clock that stands, and what has come through."""
-    log, handler = logging.Logger("storm"), logging.Handler()  # noqa: LOG001 - gone after it
-    log.now, log.lines = 0.0, []
-    handler.emit = lambda record: log.lines.append(record.getMessage())
-    handler.addFilter(LogBound(lambda: log.now))
-    log.addHandler(handler)
-    return log
-
-
-def test_a_day_of_storms_is_bounded_says_what_was_left_out_and_hides_no_other_line(journal):
+def test_a_day_of_storms_is_bounded_says_what_was_left_out_and_hides_no_other_line():
     """A neighbor that flaps, a flood of garbage and a disk that refuses, each many times a minute for a day."""
     day_s, step_s = 86_400, 60
-    for journal.now in range(0, day_s, step_s):
+    minutes, lines, handler, log = [], [], logging.Handler(), logging.Logger("storm")  # noqa: LOG001 - gone after it
+    handler.emit = lambda record: lines.append(record.getMessage())
+    handler.addFilter(LogBound(lambda: step_s * len(minutes)))
+    log.addHandler(handler)
+    while len(minutes) < day_s // step_s:
+        minutes.append(len(lines))
         for _ in range(10):
-            journal.info("session with %s ended: %s", "pi2", "x" * 10_000)
-            journal.warning("garbage from 10.0.0.7")
-    journal.error("cannot write")
+            log.info("session with %s ended: %s", "pi2", "x" * 10_000)
+            log.warning("garbage from 10.0.0.7")
+    log.error("cannot write")
     most = BURST + day_s / LATER_S
-    flaps = [line for line in journal.lines if line.startswith("session")]
+    flaps = [line for line in lines if line.startswith("session")]
     assert flaps[0] == f"session with pi2 ended: {'x' * 10_000}"[:MOST_CHARACTERS]
     assert BURST < len(flaps) <= most
-    assert len(journal.lines) <= 2 * most + 1
-    assert max(map(len, journal.lines)) < MOST_CHARACTERS + 100
+    assert len(lines) <= 2 * most + 1
+    assert max(map(len, lines)) < MOST_CHARACTERS + 100
     left_out = sum(int(line.rpartition("(")[2].split()[0].replace(",", "")) for line in flaps if "left out" in line)
     assert left_out + len(flaps) == pytest.approx(10 * day_s / step_s, abs=10 * LATER_S / step_s)
-    assert journal.lines[-1] == "cannot write"
+    assert lines[-1] == "cannot write"
 
 
 def test_a_wrong_call_of_a_log_in_a_library_raises_nothing_in_it():
     assert LogBound().filter(logging.LogRecord("x", logging.INFO, "x.py", 1, "%d rows", ("many",), None))
 
 
-def test_a_storm_of_one_alarm_hides_no_other_alarm(journal, monkeypatch):
+def test_a_storm_of_one_alarm_hides_no_other_alarm(monkeypatch):
     """All alarms are logged by one line of the code."""
-    monkeypatch.setattr("p2pfl.node.status.log", journal)
+    lines, handler, log = [], logging.Handler(), logging.Logger("storm")  # noqa: LOG001 - gone after it
+    handler.emit = lambda record: lines.append(record.getMessage())
+    handler.addFilter(LogBound(lambda: 0.0))
+    log.addHandler(handler)
+    monkeypatch.setattr("p2pfl.node.status.log", log)
     feed = Feed(str)
     for peer in range(10 * int(BURST)):
         feed.tell("session-churn", peer, "many sessions", wrong=True)
     feed.tell("card-read-only", None, "the card fails", wrong=True)
-    assert len(journal.lines) == BURST + 1
-    assert journal.lines[-1] == "card-read-only: the card fails"
+    assert len(lines) == BURST + 1
+    assert lines[-1] == "card-read-only: the card fails"

@@ -387,8 +387,8 @@ class Presence:
         """Adopt changed neighbors: former ones are no longer missed or remembered, new ones may be missed."""
         edges, peers = self.core.edges, self.core.peers
         self.seen.intersection_update(peers)
-        kept: list[dict[int, Any]] = [self.away, self._lines, self._opened, self._ended]
-        for known in kept:
+        known: dict[int, Any]
+        for known in (self.away, self._lines):
             for peer in known.keys() - peers:
                 del known[peer]
         for peer, edge in edges.items():

@@ -167,6 +167,7 @@ def test_the_record_of_the_calls_makes_the_folder_that_the_nodes_left(recorded):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("cuts", [4, pytest.param(200, marks=pytest.mark.long)])
 def test_after_a_power_cut_of_all_nodes_all_resume_and_nothing_is_lost(recorded, cuts):
     folder, _, done = recorded

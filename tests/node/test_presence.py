@@ -165,5 +165,5 @@ def test_who_is_no_neighbor_any_more_is_not_missed_and_a_new_one_may_be(told):
     assert [(alarm.kind, alarm.peer) for alarm in told.alarms] == [("neighbor-lost", 2)]
     assert told.lines == []
     told.presence.follow(20.0)
-    remembered = (told.presence.seen, told.presence.away, told.presence._opened, told.presence._ended)
-    assert [sorted(known) for known in remembered] == [[], [2], [], []]
+    remembered = (told.presence.seen, told.presence.away, told.presence._lines)
+    assert [sorted(known) for known in remembered] == [[], [2], []]

@@ -1,4 +1,4 @@
-"""A board with an arm64 processor, emulated: Debian's Python for it in a folder, and what `p2pfl deploy push` sends it."""
+"""A board with an arm64 processor, emulated: Debian's Python in a folder, and what `p2pfl deploy push` sends there."""
 
 from __future__ import annotations
 

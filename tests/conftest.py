@@ -3,8 +3,7 @@
 import gc
 import os
 import signal
-import sys
-from pathlib import Path
+from typing import NamedTuple
 
 # Threads of the linear algebra on top of busy processes make small matrices many times slower. Before numpy is there.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -15,11 +14,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+import faces  # noqa: F401 - tests import names from packages
 import pytest
 from hypothesis import HealthCheck, settings
 
-sys.path.insert(0, str(Path(__file__).parent))
-import faces  # noqa: F401 - tests import names from packages
+from p2pfl.cli.main import main
 
 # Modules and collected tests are kept: a search for garbage among them finds nothing, and takes a tenth of the time.
 gc.disable()
@@ -37,6 +36,28 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def p2pfl(capsys, tmp_path, monkeypatch):
+    """The command line as a user has it, in the test's folder: arguments in; exit code, stdout and stderr out."""
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def p2pfl(*arguments):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            main([str(argument) for argument in arguments])
+        return Outcome(caught.value.code, *capsys.readouterr())
+
+    yield p2pfl
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(autouse=True)

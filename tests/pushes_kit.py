@@ -10,12 +10,15 @@ from settled import require_edges_to_agree, settled_states
 from p2pfl.config import load_config
 from p2pfl.engine import NodeState
 
+
 # Rounds that move each model far from its neighbors', and the weighted sum of all models not at all: in round r a node
 # adds +g(r)/n or -g(r)/n, one more the first where the nodes are odd in number. What the sum is in the end shows if
 # an exchange or a round was lost or done twice.
 # Nobody trains in the last rounds before the file `go` is there. A node says ten times a second at most how far it is:
 # whoever waits for a round asks for one that is some before those.
-PUSHES = """
+def pushes(last: int, round_s: float) -> str:
+    """The task's file: models move in the first `last` rounds, of so many seconds each."""
+    return f"""
 import time
 from pathlib import Path
 import numpy as np
@@ -39,11 +42,11 @@ class Pushes:
         return np.random.default_rng([7, self.node]).standard_normal(SIZE).astype(np.float32)
 
     def train(self, start, round_index):
-        while round_index >= 25 and not GO.exists():
+        while round_index >= {last - 5} and not GO.exists():
             time.sleep(0.01)
-        time.sleep(0.03)
+        time.sleep({round_s})
         push = self.sign * np.random.default_rng([8, round_index]).standard_normal(SIZE) * 10 / self.samples
-        push *= round_index < 30  # of what follows until all are through, nodes take different numbers
+        push *= round_index < {last}  # of what follows until all are through, nodes take different numbers
         vector = (start.model + push).astype(np.float32)
         return LocalRound(vector=vector, steps=1, learning_rate=0.0, samples=self.samples, loss=0.0)
 
@@ -51,13 +54,13 @@ class Pushes:
         return None
 
     def local_state(self):
-        return {}
+        return {{}}
 
     def load_local_state(self, state):
         pass
 
     def state_dict(self, vector):
-        return {"w": vector}
+        return {{"w": vector}}
 
 
 class Task:
@@ -67,6 +70,9 @@ class Task:
 
 task = Task()
 """
+
+
+PUSHES = pushes(30, 0.03)
 
 
 def check_edges(folder: Path) -> list[NodeState]:

@@ -122,6 +122,21 @@ def by_relay(network: MemoryNetwork, identity: Identity, *urls: str, direct: Mem
     return make
 
 
+def pair(federation: Any, network: MemoryNetwork, *relays: RelayHere, limits: Limits = QUICK, **changes: Any) -> Any:
+    """Two nodes that reach each other through these relays alone."""
+    urls = [relay.url for relay in relays]
+    return [
+        federation.new(
+            index,
+            limits=limits,
+            neighbors=frozenset({1 - index}),
+            transport=by_relay(network, federation.identities[index], *urls),
+            **changes,
+        )
+        for index in range(2)
+    ]
+
+
 def nobody(*_: object) -> None:
     """Take no line: in place of what meets visits."""
 

@@ -13,7 +13,6 @@ from p2pfl.learn import NodeContext, method_of
 from sim import build
 from sim.sweeps.plan import make_plan
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "study"))
 import study
 from pictures import draw_all

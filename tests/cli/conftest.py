@@ -1,8 +1,6 @@
-"""The command line as a user has it: arguments in; exit code, stdout and stderr out."""
+"""Federations as a user of the command line has them."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import pytest
 
@@ -12,6 +10,7 @@ from p2pfl.core import CommitRound, StartRound
 from p2pfl.engine import entry, image
 from p2pfl.node import make_engine, read_setup, snapshot_header
 from p2pfl.storage import State, Store
+from tests.conftest import Outcome  # noqa: F401 - what tests of boards call it by
 
 TASK = """
 import torch
@@ -42,26 +41,6 @@ class Net(torch.nn.Module):
 
 task = Task(model=Net, data=data)
 """
-
-
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def p2pfl(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def p2pfl(*arguments):
-        with pytest.raises(SystemExit) as caught:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return Outcome(caught.value.code, captured.out, captured.err)
-
-    return p2pfl
 
 
 @pytest.fixture

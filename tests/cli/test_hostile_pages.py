@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Thread
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
 from pages import KNOWN
 from test_status import SAID
 

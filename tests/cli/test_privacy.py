@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,14 +21,8 @@ PRIVACY = "\n[privacy]\nepsilon = 8.0\ndelta = 1e-4\n"
 
 
 @pytest.fixture
-def p2pfl(capsys):
-    def call(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main(["privacy", *map(str, arguments)])
-        told = capsys.readouterr()
-        return ended.value.code, told.out, told.err
-
-    return call
+def p2pfl(p2pfl):
+    return partial(p2pfl, "privacy")
 
 
 @pytest.fixture

@@ -8,14 +8,11 @@ import json
 import socket
 import sys
 import threading
-from pathlib import Path
 
 import pytest
+from pages import serving
 
 from p2pfl.features.status import written_bytes
-
-sys.path.insert(0, str(Path(__file__).parent))
-from pages import serving
 
 SAID = {
     "node": "node0",

@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from pages import note_address, serving
 
 SAID = {"federation": "ward", "node": "node0", "phase": "training", "rounds": 12}

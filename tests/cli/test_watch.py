@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import sys
-from pathlib import Path
 
 import pytest
+from pages import KNOWN, ROW, note_address, serving
 from rich.console import Console
 
 from p2pfl.console.overview import view
-
-sys.path.insert(0, str(Path(__file__).parent))
-from pages import KNOWN, ROW, note_address, serving
 
 SAID = {"federation": "ward", "node": "node0", "phase": "training", "rounds": 12}
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from hashlib import blake2b
-from pathlib import Path
 
 import pytest
+from charter_kit import ADMIN, SECOND_ADMIN, STRANGER, added, after, first, key_of, sign, ward
 from hypothesis import given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from charter_kit import ADMIN, SECOND_ADMIN, STRANGER, added, after, first, key_of, sign, ward
 
 from p2pfl.config import (
     MOST_BYTES,

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
+from charter_kit import key_of, ward
 from hypothesis import given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from charter_kit import key_of, ward
 
 from p2pfl.config import (
     INVITE,

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import SECOND_ADMIN, STRANGER, added, after, first, key_of, sign, ward
 
 from p2pfl.config import MOST_MEMBERS, Member, Mistakes, members_text, read_members_file, successor, without_member

@@ -17,11 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from ports import free_ports
+
 from p2pfl.reporting import Report
 from sim import ComputeSpec, JoinSpec, LinkSpec, Spread, WorldSpec, describe, simulate
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from ports import free_ports
 
 P2PFL = [sys.executable, "-m", "p2pfl.cli.main"]
 BUSY = 0.5

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import sys
-from pathlib import Path
+
+from core_kit import SAMPLES, frozen, hello, make_node, reply_to
 
 from p2pfl.core import (
     ApplyReply,
@@ -22,9 +22,6 @@ from p2pfl.core import (
     Started,
     StartRound,
 )
-
-sys.path.insert(0, str(Path(__file__).parent))
-from core_kit import SAMPLES, frozen, hello, make_node, reply_to
 
 CHAIN = b"c" * 16
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
-from pathlib import Path
+
+from core_kit import SAMPLES, frozen, known_to, make_node, open_session, reply_to, say, started
 
 from p2pfl.core import (
     Alarm,
@@ -25,9 +25,6 @@ from p2pfl.core import (
     StartRound,
 )
 from tests.invariants import check_invariants
-
-sys.path.insert(0, str(Path(__file__).parent))
-from core_kit import SAMPLES, frozen, known_to, make_node, open_session, reply_to, say, started
 
 
 class Around:

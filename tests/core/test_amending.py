@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from core_kit import (
+    apply_reply,
+    apply_request,
+    begun_alone,
+    commit,
+    exchange_as_initiator,
+    freeze,
+    has_completed,
+    hello,
+    make_node,
+    only,
+    open_session,
+    reply_to,
+    request,
+    say,
+    sent,
+    started,
+)
 
 from p2pfl.core import (
     CHALLENGE_EVERY_S,
@@ -41,26 +57,6 @@ from p2pfl.core import (
     StartRound,
 )
 from tests.invariants import check_invariants
-
-sys.path.insert(0, str(Path(__file__).parent))
-from core_kit import (
-    apply_reply,
-    apply_request,
-    begun_alone,
-    commit,
-    exchange_as_initiator,
-    freeze,
-    has_completed,
-    hello,
-    make_node,
-    only,
-    open_session,
-    reply_to,
-    request,
-    say,
-    sent,
-    started,
-)
 
 
 def amended(node, *neighbors, **changes):

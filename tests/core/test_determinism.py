@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from core_kit import hello, make_node, reply_to, request
 
 from p2pfl.core import (
     ApplyReply,
@@ -34,9 +33,6 @@ from p2pfl.core import (
     StorageRestored,
 )
 from tests.invariants import check_invariants
-
-sys.path.insert(0, str(Path(__file__).parent))
-from core_kit import hello, make_node, reply_to, request
 
 
 def answer(chance, effect, node):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from core_kit import begun_alone, commit, has_completed, make_node, only, open_session, settings
 
 from p2pfl.core import (
     IDLE_S,
@@ -24,9 +22,6 @@ from p2pfl.core import (
     Training,
 )
 from tests.invariants import check_invariants
-
-sys.path.insert(0, str(Path(__file__).parent))
-from core_kit import begun_alone, commit, has_completed, make_node, only, open_session, settings
 
 TWO = Stop(patience=2, least=0.1)
 

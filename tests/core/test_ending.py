@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from core_kit import commit, has_completed, hello, make_node, only, open_session, say, settings, started
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -30,9 +28,6 @@ from p2pfl.core import (
     StartRound,
     bitmap,
 )
-
-sys.path.insert(0, str(Path(__file__).parent))
-from core_kit import commit, has_completed, hello, make_node, only, open_session, say, settings, started
 
 EIGHT = 0b1111_1111
 

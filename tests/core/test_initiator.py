@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from core_kit import (
+    WEIGHT,
+    apply_reply,
+    apply_request,
+    exchange_as_initiator,
+    freeze,
+    initiator,
+    only,
+    own_hello,
+    pending_initiator,
+    reply_to,
+    request,
+    responder,
+    say,
+    sent,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,24 +41,6 @@ from p2pfl.core import (
     ResetEdge,
     Resync,
     Send,
-)
-
-sys.path.insert(0, str(Path(__file__).parent))
-from core_kit import (
-    WEIGHT,
-    apply_reply,
-    apply_request,
-    exchange_as_initiator,
-    freeze,
-    initiator,
-    only,
-    own_hello,
-    pending_initiator,
-    reply_to,
-    request,
-    responder,
-    say,
-    sent,
 )
 
 

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from core_kit import (
+    commit,
+    exchange_as_initiator,
+    filled,
+    freeze,
+    has_completed,
+    hello,
+    make_node,
+    only,
+    open_session,
+    request,
+    say,
+    sent,
+    started,
+)
 
 from p2pfl.core import (
     JOIN_WAIT_S,
@@ -29,23 +41,6 @@ from p2pfl.core import (
     StartRound,
     Stop,
     StopRequested,
-)
-
-sys.path.insert(0, str(Path(__file__).parent))
-from core_kit import (
-    commit,
-    exchange_as_initiator,
-    filled,
-    freeze,
-    has_completed,
-    hello,
-    make_node,
-    only,
-    open_session,
-    request,
-    say,
-    sent,
-    started,
 )
 
 

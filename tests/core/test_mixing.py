@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from core_kit import (
+    SAMPLES,
+    apply_request,
+    has_completed,
+    hello,
+    make_node,
+    only,
+    open_session,
+    pending_initiator,
+    reply_to,
+    request,
+    say,
+    settings,
+)
+from robust_kit import Around
 
 from p2pfl.core import (
     GRACE,
@@ -32,23 +45,6 @@ from p2pfl.core import (
     parse_staleness,
     turns_of,
 )
-
-sys.path.insert(0, str(Path(__file__).parent))
-from core_kit import (
-    SAMPLES,
-    apply_request,
-    has_completed,
-    hello,
-    make_node,
-    only,
-    open_session,
-    pending_initiator,
-    reply_to,
-    request,
-    say,
-    settings,
-)
-from robust_kit import Around
 
 HUGE = 1e300
 

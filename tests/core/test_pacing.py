@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from core_kit import (
+    apply_reply,
+    apply_request,
+    begun_alone,
+    commit,
+    exchange_as_initiator,
+    freeze,
+    hello,
+    make_node,
+    only,
+    open_session,
+    reply_to,
+    request,
+    say,
+    sent,
+)
+from pace_kit import Draws, PacedNode, stutters, takes
 
 from p2pfl.core import (
     ENGINE_SHARE_ALONE,
@@ -31,25 +45,6 @@ from p2pfl.core import (
     StartRound,
     pace_setter,
 )
-
-sys.path.insert(0, str(Path(__file__).parent))
-from core_kit import (
-    apply_reply,
-    apply_request,
-    begun_alone,
-    commit,
-    exchange_as_initiator,
-    freeze,
-    hello,
-    make_node,
-    only,
-    open_session,
-    reply_to,
-    request,
-    say,
-    sent,
-)
-from pace_kit import Draws, PacedNode, stutters, takes
 
 
 def training(index, *neighbors, **changes):

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from core_kit import (
+    SAMPLES,
+    apply_reply,
+    apply_request,
+    begun_alone,
+    commit,
+    exchange_as_initiator,
+    filled,
+    freeze,
+    hello,
+    known_to,
+    make_node,
+    only,
+    open_session,
+    reply_to,
+    request,
+    say,
+    sent,
+    started,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,28 +45,6 @@ from p2pfl.core import (
     schedule_index,
     turn_of,
     turns_of,
-)
-
-sys.path.insert(0, str(Path(__file__).parent))
-from core_kit import (
-    SAMPLES,
-    apply_reply,
-    apply_request,
-    begun_alone,
-    commit,
-    exchange_as_initiator,
-    filled,
-    freeze,
-    hello,
-    known_to,
-    make_node,
-    only,
-    open_session,
-    reply_to,
-    request,
-    say,
-    sent,
-    started,
 )
 
 PERIOD = 4

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from pathlib import Path
 
 import pytest
+from core_kit import (
+    apply_request,
+    begun_alone,
+    commit,
+    exchange_as_initiator,
+    freeze,
+    hello,
+    initiator,
+    make_node,
+    only,
+    open_session,
+    own_hello,
+    pending_initiator,
+    reply_to,
+    request,
+    responder,
+    say,
+    sent,
+)
 from msgspec.structs import replace
 
 from p2pfl.core import (
@@ -37,27 +54,6 @@ from p2pfl.core import (
     request_digest,
 )
 from tests.invariants import check_invariants
-
-sys.path.insert(0, str(Path(__file__).parent))
-from core_kit import (
-    apply_request,
-    begun_alone,
-    commit,
-    exchange_as_initiator,
-    freeze,
-    hello,
-    initiator,
-    make_node,
-    only,
-    open_session,
-    own_hello,
-    pending_initiator,
-    reply_to,
-    request,
-    responder,
-    say,
-    sent,
-)
 
 ANYTHING_BUT_HELLO = [
     request(),

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from core_kit import (
+    apply_request,
+    commit,
+    exchange_as_initiator,
+    freeze,
+    has_completed,
+    hello,
+    initiator,
+    make_node,
+    only,
+    open_session,
+    pending_initiator,
+    reply_to,
+    request,
+    responder,
+    say,
+    sent,
+    started,
+)
 
 from p2pfl.core import (
     ENOUGH,
@@ -46,27 +62,6 @@ from p2pfl.core import (
     is_behind,
 )
 from tests.invariants import check_invariants
-
-sys.path.insert(0, str(Path(__file__).parent))
-from core_kit import (
-    apply_request,
-    commit,
-    exchange_as_initiator,
-    freeze,
-    has_completed,
-    hello,
-    initiator,
-    make_node,
-    only,
-    open_session,
-    pending_initiator,
-    reply_to,
-    request,
-    responder,
-    say,
-    sent,
-    started,
-)
 
 
 def alarms(effects, kind):

@@ -23,12 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ports import free_ports
 
 from p2pfl.learn import QuadraticLearner, Vector
 from p2pfl.node import read_learned
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from ports import free_ports
 
 Json = dict[str, Any]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,8 +19,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from real_field import P2PFL, Bell, Field, Json, Process, change, processes, wait_all
 
 from p2pfl.config import load_config

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
+from real_field import Field, change, commands, wait_for
 
 from p2pfl.cli.main import main
 from p2pfl.node import replay
 from p2pfl.storage import peek
-
-sys.path.insert(0, str(Path(__file__).parent))
-from real_field import Field, change, commands, wait_for
 
 DEADLINE_S = 100
 LONG_DEADLINE_S = 250

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import msgspec
 import pytest
 from msgspec.structs import fields
+from real_field import Field
 
 from p2pfl.cli import LiveView
 from p2pfl.config import load_config
 from p2pfl.fleet import Fleet, History, Lies, final_report
 from p2pfl.reporting import NodeResult, Statistic
-
-sys.path.insert(0, str(Path(__file__).parent))
-from real_field import Field
 
 NEIGHBOR = {"name": "node0", "compressor": "q4", "bytes_sent": 0, "messages_sent": 0, "standing": 0.0}
 NOTHING = {one.name: 0 if one.type in (int, float) else None for one in fields(NodeResult) if one.required}

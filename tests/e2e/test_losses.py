@@ -6,12 +6,8 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from losing import DIGITS, Setting, play
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]

@@ -6,11 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]

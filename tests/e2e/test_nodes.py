@@ -8,38 +8,20 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
+from ports import free_ports
+from pushes_kit import PUSHES, check_nothing_lost
+from real_field import DEADLINE_S, P2PFL, Field, processes
 
 from p2pfl.cli.main import main
 from p2pfl.config import load_config
 from p2pfl.node import replay
 from p2pfl.storage import peek
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from ports import free_ports
-from pushes_kit import PUSHES, check_nothing_lost
-from real_field import DEADLINE_S, P2PFL, Field, processes
-
 ENDLESS = 100_000
 """rounds: whatever is held up meanwhile, no node ends by itself."""
-
-
-@pytest.fixture
-def p2pfl(capsys):
-    """A command, in this process: exit code, stdout and stderr."""
-
-    def p2pfl(*arguments):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        return ended.value.code, *capsys.readouterr()
-
-    return p2pfl
 
 
 @pytest.fixture

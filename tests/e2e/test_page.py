@@ -6,13 +6,10 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from real_field import P2PFL, wait_for
 
 DEADLINE_S = 100

@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from pairing_kit import KEY, LINE, P2PFL, Person
 from ports import free_ports
 

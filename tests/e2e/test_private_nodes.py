@@ -6,21 +6,17 @@ import json
 import random
 import re
 import subprocess
-import sys
 import time
 import urllib.request
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
+from real_field import P2PFL, Field, processes
 
 from p2pfl.config import load_config
 from p2pfl.features.privacy import node_budgets
 from p2pfl.node import replay
 from p2pfl.storage import peek
-
-sys.path.insert(0, str(Path(__file__).parent))
-from real_field import P2PFL, Field, processes
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 

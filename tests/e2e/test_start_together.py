@@ -11,11 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from real_field import Field, commands, wait_for
 
 from p2pfl.fleet import SHARED, SHARED_WITH_TORCH
-
-sys.path.insert(0, str(Path(__file__).parent))
-from real_field import Field, commands, wait_for
 
 SERVER = "from multiprocessing.forkserver import main"
 DEADLINE_S = 100

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pair import Pair, picture, replayed
 
 from p2pfl.compress import make_compressor
 from p2pfl.config import TrainingConfig
@@ -30,9 +29,6 @@ from p2pfl.errors import StorageError
 from p2pfl.learn import LocalRound
 from p2pfl.learn.privacy import Ledger, Spend
 from p2pfl.methods import Method, Variate, make_method
-
-sys.path.insert(0, str(Path(__file__).parent))
-from pair import Pair, picture, replayed
 
 
 def eventful(**options):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from pair import SIZE, Pair, correction, flow_of, picture
 
 from p2pfl.compress import make_compressor
 from p2pfl.core import (
@@ -24,9 +23,6 @@ from p2pfl.core import (
 )
 from p2pfl.engine import TILE, Codecs, EdgeState, image, neighbor_distance, restore
 from p2pfl.methods import Tracking
-
-sys.path.insert(0, str(Path(__file__).parent))
-from pair import SIZE, Pair, correction, flow_of, picture
 
 SPECS = ["none", "float16", "q8", "q4"]
 

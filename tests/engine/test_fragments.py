@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from pair import Pair, picture, replayed
 
 from p2pfl.compress import make_compressor
 from p2pfl.core import ApplyReply, ApplyRequest, Bootstrap, Fault, Freeze, Refused
@@ -24,9 +22,6 @@ from p2pfl.engine import (
     restore,
 )
 from p2pfl.methods import Tracking
-
-sys.path.insert(0, str(Path(__file__).parent))
-from pair import Pair, picture, replayed
 
 SPECS = ("fragment:3", "fragment:3+bf16", "fragment:1")
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from pair import Pair
 
 from p2pfl.compress import make_compressor
 from p2pfl.engine import SMALL, Codecs, NodeState, memory_plan
 from p2pfl.methods import Method, Tracking, Variate
-
-sys.path.insert(0, str(Path(__file__).parent))
-from pair import Pair
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

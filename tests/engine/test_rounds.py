@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from pair import Pair, correction, picture
 
 from p2pfl.config import TrainingConfig
 from p2pfl.core import Bootstrap, CommitRound, Refused, ReplyApplied, ResetEdge, StartRound, request_digest
@@ -15,9 +13,6 @@ from p2pfl.engine import TILE
 from p2pfl.errors import LearningError
 from p2pfl.learn import LocalRound
 from p2pfl.methods import Method, New, make_method
-
-sys.path.insert(0, str(Path(__file__).parent))
-from pair import Pair, correction, picture
 
 
 def test_a_round_adds_what_training_changed_not_what_it_ended_at():

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import copy
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from pair import Pair, picture
 
 from p2pfl.aggregate import Mixture, make_rule
 from p2pfl.core import CommitRound, Freeze, Mix, Mixed, Refused
 from p2pfl.engine import Codecs, Engine, ModelWasReplaced, NodeState, change, entry, redo
 from p2pfl.errors import LearningError
-
-sys.path.insert(0, str(Path(__file__).parent))
-from pair import Pair, picture
 
 SIZE = 40
 PEERS = (1, 2, 3)

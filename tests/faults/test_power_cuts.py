@@ -11,16 +11,12 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 import faces  # noqa: F401
+import pytest
 from pushes_kit import PUSHES, check_nothing_lost
 from real_field import P2PFL, Field
 

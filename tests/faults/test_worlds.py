@@ -5,17 +5,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from many_worlds import checked, draw, line, replay
 from msgspec.structs import replace
 
 from p2pfl.core import Exchange, ExchangeResponder, Fault
 from p2pfl.engine import EdgeWasReset, Engine, ReplyWasApplied, changes, engine
-
-sys.path.insert(0, str(Path(__file__).parent))
-from many_worlds import checked, draw, line, replay
 
 SEEDS = range(40)
 FIRST = range(2)

@@ -6,16 +6,16 @@ Random bytes seldom come far, so most cases are valid bytes, damaged: cut, doubl
 from __future__ import annotations
 
 import contextlib
-import sys
 import typing
 from itertools import pairwise
-from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from message_kit import ASIDE, BODIES, FRAMES, SAMPLES, damaged, outcome
 from nacl.public import PrivateKey
+from vitals_kit import ROW
 
 from p2pfl.config import CharterError, edition_of
 from p2pfl.core import CHUNK_BYTES, Message, Request
@@ -39,10 +39,6 @@ from p2pfl.wire import (
     from_header,
     split,
 )
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from message_kit import ASIDE, BODIES, FRAMES, SAMPLES, damaged, outcome
-from vitals_kit import ROW
 
 LIMIT = CHUNK_BYTES + 1000
 LONG = Request(

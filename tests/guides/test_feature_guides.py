@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import tomllib
 from pathlib import Path
 
+import page_kit as pages
 import pytest
 
 from p2pfl.config import PRIVACY, STATS, Mistakes, StatsConfig, read_stats
 from p2pfl.features.privacy import DEAF, FREE, WEAK
 from p2pfl.learn.table import KEYS, rows
 from sim.audits.audit import ATTACKS
-
-sys.path.insert(0, str(Path(__file__).parent))
-import page_kit as pages
 
 STATISTICS_GUIDE = "docs/how-to/statistics.md"
 PRIVACY_GUIDE = "docs/how-to/privacy.md"

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 import page_kit as pages
+import pytest
 
 from p2pfl.config import load_config
 from p2pfl.learn import parse_partition

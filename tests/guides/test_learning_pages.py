@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import tomllib
-from pathlib import Path
 
+import page_kit as pages
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-import page_kit as pages
 
 from p2pfl import Federation
 from p2pfl.config import TrainingConfig, load_config, load_node, parse_stop

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
-from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1]))
 import page_kit as pages
+import pytest
 from lan_in_a_box import Lan, why_not
 
 TEXT = pages.read("README.md")

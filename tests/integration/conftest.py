@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ports import free_ports
 
 from p2pfl.config import FederationConfig, load_config, load_node
 from p2pfl.core import Beginning, rounds
@@ -21,9 +21,6 @@ from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.features import FEATURES
 from p2pfl.node import Application, Feature, read_learned, read_setup
 from p2pfl.reporting import NodeLine, NodeResult, NodeStatus
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from ports import free_ports
 
 DEADLINE_S = 100.0
 POLL_S = 0.01

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 import threading
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -20,9 +18,7 @@ from p2pfl.features.status import StatusDisplay
 from p2pfl.learn.privacy import Promise, Spend
 from p2pfl.node import Application, recover
 from p2pfl.storage import Store
-
-sys.path.insert(0, str(Path(__file__).parent))
-from conftest import Wrapped
+from tests.integration.conftest import Wrapped
 
 pytestmark = pytest.mark.usefixtures("lone")
 

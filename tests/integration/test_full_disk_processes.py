@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-
-from p2pfl.node import read_learned
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from disks import fill, tiny_disk
 from ports import free_ports
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 from real_field import commands
+
+from p2pfl.node import read_learned
 
 DEADLINE_S = 60.0
 

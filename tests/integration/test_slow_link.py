@@ -6,13 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports
 
 SIZE = 200_000

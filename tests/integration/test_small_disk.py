@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from pathlib import Path
 
 import pytest
+from disks import tiny_disk
 
 from p2pfl.errors import StorageError, UserError
 from p2pfl.node import read_learned
 from p2pfl.storage import Store
 from p2pfl.storage import disk as files
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from disks import tiny_disk
 
 pytestmark = pytest.mark.usefixtures("lone")
 

@@ -7,14 +7,10 @@ import json
 import logging
 import re
 import shutil
-import sys
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports
 from pushes_kit import PUSHES, check_edges
 from relay_kit import nothing_listed

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports
 
 COMMAND = [sys.executable, "-m", "p2pfl.cli.main", "run", "--node", "node1"]

@@ -11,14 +11,11 @@ import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 
+import page_kit as pages
 import pytest
 from internet_in_a_box import Way
 from relays import Authority, start_nginx
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "guides"))
-import page_kit as pages
 from settled import require_edges_to_agree, settled_states
 
 from p2pfl.config import load_config

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from idx_files import idx, write_set
 
 from p2pfl.config import TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn import RoundStart, learner_for, mnist_idx
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from idx_files import idx, write_set
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 REAL = Path(os.environ.get("P2PFL_DATA", SHARED)) / "mnist"

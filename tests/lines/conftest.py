@@ -6,15 +6,11 @@ import asyncio
 import shutil
 import ssl
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "net"))
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from nodes import Federation
 
 NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")

@@ -9,12 +9,14 @@ import sys
 import time
 from dataclasses import replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 import pytest
+from line_kit import Sites
+from message_kit import REQUEST
 from msgspec import structs
+from nodes import QUICK
 
 from p2pfl.config import OwnNetwork
 from p2pfl.errors import PeerFault
@@ -33,11 +35,6 @@ from p2pfl.features.bounds.traffic import (
 )
 from p2pfl.net import Counters, SendingRate
 from p2pfl.node import Feed
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from line_kit import Sites
-from message_kit import REQUEST
-from nodes import QUICK
 
 NOON = datetime(2026, 11, 26, 12, 0)  # noqa: DTZ001 - the machine's own clock
 

@@ -8,15 +8,17 @@ import os
 import re
 import socket
 import ssl
-import sys
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from line_kit import PASSWORD as SECRET
+from line_kit import USER, Sites, squid, tinyproxy
+from message_kit import REQUEST
 from msgspec import structs
+from ports import free_ports
 
 from p2pfl.errors import UserError
 from p2pfl.net import (
@@ -32,12 +34,6 @@ from p2pfl.net import (
     parse_proxy,
     proxies_of,
 )
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from line_kit import PASSWORD as SECRET
-from line_kit import USER, Sites, squid, tinyproxy
-from message_kit import REQUEST
-from ports import free_ports
 
 PASSWORD = base64.b64encode(b"ann:secret").decode()
 FAR = "node.example.org"

@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-import sys
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from memory_kit import MemoryNetwork
 from relay_kit import TOKEN, nobody, nothing_listed, parts, until
 

@@ -11,7 +11,7 @@ from p2pfl.cli import FolderCheck
 from p2pfl.cli.main import main
 from p2pfl.config import federation_mistakes, load_config, load_node, node_mistakes
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.lan import AnswerKind, _print_paths, examine
+from p2pfl.features.lan import AnswerKind, _as_object, _print, examine
 from p2pfl.net import OwnCertificate, WebSocketTransport
 from p2pfl.node import Inspected
 
@@ -139,7 +139,7 @@ async def test_the_doctor_names_the_proxy_that_stands_in_the_way(
     (by_proxy,) = patient.places
     assert by_proxy.answer.kind is AnswerKind.PROXY
     assert "forbids localhost" in by_proxy.answer.detail
-    _print_paths(found)
+    _print(_as_object(found), found.patients)
     said = capsys.readouterr().out
     for words in ("a proxy does not let it through", "forbids localhost", f"proxy {own.url}"):
         assert words in " ".join(said.split())

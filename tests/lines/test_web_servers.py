@@ -10,14 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from msgspec import structs
-
-from p2pfl.net import Limits, UnreachedError, dial_websocket, open_browserless, parse_address
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from line_kit import Sites, caddy, nginx, running
 from message_kit import REQUEST
+from msgspec import structs
 from ports import free_ports
+
+from p2pfl.net import Limits, UnreachedError, dial_websocket, open_browserless, parse_address
 
 pytestmark = pytest.mark.usefixtures("trusted")
 PAGE = (Path(__file__).parents[2] / "docs/how-to/proxies-and-tls.md").read_text(encoding="utf-8")

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from nodes import QUICK, Federation, Relay, binding
 
 from p2pfl.crypto.session import FederationBinding
 from p2pfl.net import Limits
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from nodes import QUICK, Federation, Relay, binding
 
 
 @pytest.fixture

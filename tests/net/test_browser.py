@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import asynccontextmanager
-from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 import browser
+import pytest
 from page_site import Made
 
 from p2pfl.features.status import StatusPage

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import msgspec
 import pytest
+from message_kit import ASIDE, REQUEST
 from msgspec.structs import replace
 
 from p2pfl.core import PROTOCOL_VERSION, Ready, Request
 from p2pfl.errors import PeerFault
 from p2pfl.net import DROPPED_AT_ONCE, FAILED, MALFORMED, ExtensionChannel, ExtensionChannels, HandledChannel, PeerLink
 from p2pfl.wire import Offer, Side, Unknown
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from message_kit import ASIDE, REQUEST
 
 
 class Word(msgspec.Struct, frozen=True, array_like=True, tag=1):

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
+from memory_kit import MemoryNetwork
+from nodes import binding
+from ports import free_ports
 
 from p2pfl.core import LEAST_VERSION, PROTOCOL_VERSION, Ready
 from p2pfl.crypto.session import Initiator, Session
 from p2pfl.net import BOOT_BYTES, INLINE_BYTES, MALFORMED, Admission, Notice, Word, decide, expire, parse_address
 from p2pfl.wire import Offer, split
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from memory_kit import MemoryNetwork
-from nodes import binding
-from ports import free_ports
 
 
 @dataclass(frozen=True)

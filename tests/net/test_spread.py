@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vitals_kit import ROW
 
 from p2pfl.crypto.identity import Identity
 from p2pfl.features.status import (
@@ -24,9 +23,6 @@ from p2pfl.features.status import (
     period_s,
 )
 from p2pfl.reporting import sign
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from vitals_kit import ROW
 
 REALM = bytes(32)
 

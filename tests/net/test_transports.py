@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-
-from p2pfl.core import Ready, Resync
-from p2pfl.errors import UserError
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from memory_kit import MemoryNetwork
 from ports import free_ports
 from relay_kit import RelayHere, by_relay
+
+from p2pfl.core import Ready, Resync
+from p2pfl.errors import UserError
 
 
 @pytest.fixture(params=["sockets", "relay"])

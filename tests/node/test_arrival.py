@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import after, first, key_of, sign, ward
 
 from p2pfl.config import Contact, NewMember, federation_text, invite_of, load_config, members_text, with_member

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import sys
 import tempfile
 from collections import deque
 from contextlib import suppress
@@ -12,11 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from charter_kit import STRANGER, added, after, first, key_of, sign, ward
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from charter_kit import STRANGER, added, after, first, key_of, sign, ward
 
 from p2pfl.config import CharterError, amended, checked, successor, with_settings, without_member
 from p2pfl.errors import PeerFault, StorageError, UserError

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
+import time
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import time
-
 from page_site import Made, identity_of
 
 from p2pfl.config import Member

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import logging
-import sys
-from pathlib import Path
 
 import pytest
+from core_kit import make_node
 
 from p2pfl.core import ALWAYS, EdgeRecord
 from p2pfl.node import ALARM_S, FIRST_ALARM_S, FIRST_LINES, LOST_S, SILENT_S, Presence
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-from core_kit import make_node
 
 
 class Told:

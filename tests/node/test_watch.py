@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 import pytest
+from vitals_kit import ROW
 
 from p2pfl.core import Algorithm, Phase
 from p2pfl.features.status import (
@@ -24,9 +23,6 @@ from p2pfl.features.status import (
 from p2pfl.learn import WINDOW
 from p2pfl.node import Feed, alarm_texts
 from p2pfl.reporting import LASTS_S
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from vitals_kit import ROW
 
 
 class Training(Algorithm):

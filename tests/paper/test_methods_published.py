@@ -6,21 +6,17 @@ samples) is ten times as fast as node 1 (which has most).
 
 from __future__ import annotations
 
-import sys
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
+from open_world import OpenPlan, OpenWorld
 
 from p2pfl.compress import make_compressor
 from p2pfl.config import TrainingConfig
 from p2pfl.methods import Variate, make_method
 from p2pfl.reporting import consensus_distance
 from tests.property.world_kit import core_settings, quadratic_learners
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from open_world import OpenPlan, OpenWorld
 
 RING = ((0, 1), (0, 3), (1, 2), (2, 3))
 SAMPLES = (50, 200, 100, 30)

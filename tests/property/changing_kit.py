@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from hypothesis import strategies as st
+from world_kit import D, OpenPlan, OpenWorld, StillLearner, core_settings
 
 from p2pfl.compress import make_compressor
 from p2pfl.config import Edges
 from p2pfl.core import Conservative, turns_of
 from p2pfl.methods import Method
 from sim import LinkSpec
-
-sys.path.insert(0, str(Path(__file__).parent))
-from world_kit import D, OpenPlan, OpenWorld, StillLearner, core_settings
 
 SHAPES = ("ring", "path", "star", "complete", "turning")
 FIRST = 3

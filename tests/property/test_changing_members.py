@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections import Counter
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from math import ceil
-from pathlib import Path
 
 import numpy as np
 import pytest
+from changing_kit import OPERATIONS, SHAPES, ChangingWorld, charters, graph
+from drawn_worlds import RULES, draw_changing
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from oracle import checked
+from test_conservation import FAULTS, LINKS, relative_drift, schedule
+from test_flows import EVENTS_BETWEEN_LOOKS, correction
+from world_kit import GRAPHS, KINDS, StillLearner, few, make_world, quadratic_learners
 
 from p2pfl.aggregate import make_rule
 from p2pfl.core import CommitRound
 from p2pfl.core import Phase as NodePhase
 from p2pfl.methods import Variate
 from sim import LinkSpec, Spread
-
-sys.path.insert(0, str(Path(__file__).parent))
-from changing_kit import OPERATIONS, SHAPES, ChangingWorld, charters, graph
-from drawn_worlds import RULES, draw_changing
-from oracle import checked
-from test_conservation import FAULTS, LINKS, relative_drift, schedule
-from test_flows import EVENTS_BETWEEN_LOOKS, correction
-from world_kit import GRAPHS, KINDS, StillLearner, few, make_world, quadratic_learners
 
 
 def happen(world, kind, which, length_s, kept):

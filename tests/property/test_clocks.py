@@ -6,21 +6,17 @@ then on the others are waited for by the clock, so that hours that pass there ar
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from world_kit import make_world
 
 from p2pfl.core import Core
 from sim import LinkSpec
-
-sys.path.insert(0, str(Path(__file__).parent))
-from world_kit import make_world
 
 HOUR_S = 3600.0
 ROUNDS = 30

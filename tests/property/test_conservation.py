@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from world_kit import GRAPHS, KINDS, OpenPlan, few, make_world
 
 from sim import LinkSpec
-
-sys.path.insert(0, str(Path(__file__).parent))
-from world_kit import GRAPHS, KINDS, OpenPlan, few, make_world
 
 FAULTS = st.lists(
     st.tuples(

@@ -7,22 +7,18 @@ starts without its flows begins a new life, and who hears of it drops what it ho
 from __future__ import annotations
 
 import copy
-import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from world_kit import GRAPHS, OpenPlan, OpenWorld, core_settings, few, quadratic_learners
 
 from p2pfl.compress import make_compressor
 from p2pfl.methods import Variate
 from sim import LinkSpec
 from tests.engine.pair import correction
-
-sys.path.insert(0, str(Path(__file__).parent))
-from world_kit import GRAPHS, OpenPlan, OpenWorld, core_settings, few, quadratic_learners
 
 BETA = 0.1
 EVENTS_BETWEEN_LOOKS = 7

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
+from world_kit import StillLearner, make_world
 
 from p2pfl.learn import LocalRound
 from sim import LinkSpec
-
-sys.path.insert(0, str(Path(__file__).parent))
-from world_kit import StillLearner, make_world
 
 
 def hypercube(nodes):

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, settings
+from open_world import OpenPlan, OpenWorld
 
 from p2pfl.compress import make_compressor
 from p2pfl.config import TrainingConfig
 from p2pfl.core import Settings, parse_staleness
 from p2pfl.learn import LocalRound, NodeContext, QuadraticLearner, QuadraticTask
 from sim import LinkSpec
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from open_world import OpenPlan, OpenWorld
 
 # Nodes, and the edges of each round: of one round, or of as many as it takes until they repeat.
 GRAPHS = {

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from memory_kit import MemoryNetwork
-from relay_kit import RelayHere, WrappedLine, by_relay
+from relay_kit import RelayHere, WrappedLine, by_relay, pair
 
 from p2pfl.core import Resync
 from p2pfl.features.relay import HEAD, Closing, FrameKind, pack, pack_number, unpack
@@ -95,15 +95,7 @@ async def test_whatever_a_relay_does_the_messages_arrive_once_through_another(fe
     liar, honest = RelayHere(network, "liar:1"), RelayHere(network, "honest:1")
     liar.wrap = lambda line: LyingLine(line, lie)
     async with liar:
-        a, b = (
-            federation.new(
-                index,
-                limits=IMPATIENT,
-                neighbors=frozenset({1 - index}),
-                transport=by_relay(network, federation.identities[index], liar.url, honest.url),
-            )
-            for index in range(2)
-        )
+        a, b = pair(federation, network, liar, honest, limits=IMPATIENT)
         doubted = []
         for node in (a, b):
             node.links.transport.listen_for_doubts(lambda relay, *_: doubted.append(relay.url))
@@ -137,15 +129,7 @@ async def test_a_relay_that_delays_everything_is_only_slow(federation):
 
     slow.wrap = lambda line: Delaying(line, flip)
     async with slow:
-        a, b = (
-            federation.new(
-                index,
-                limits=IMPATIENT,
-                neighbors=frozenset({1 - index}),
-                transport=by_relay(network, federation.identities[index], slow.url),
-            )
-            for index in range(2)
-        )
+        a, b = pair(federation, network, slow, limits=IMPATIENT)
         async with a.links, b.links:
             await a.until(lambda: a.open and b.open)
             for number in range(10):
@@ -199,15 +183,7 @@ async def test_a_relay_that_never_answers_does_not_hold_up_another(federation):
     silent, honest = RelayHere(network, "silent:1"), RelayHere(network, "honest:1")
     silent.server.meet = lambda *_: asyncio.create_task(asyncio.sleep(30))
     async with silent, honest:
-        a, b = (
-            federation.new(
-                index,
-                limits=IMPATIENT,
-                neighbors=frozenset({1 - index}),
-                transport=by_relay(network, federation.identities[index], silent.url, honest.url),
-            )
-            for index in range(2)
-        )
+        a, b = pair(federation, network, silent, honest, limits=IMPATIENT)
         async with a.links, b.links:
             await a.until(lambda: is_honest(a, honest) and is_honest(b, honest))
         for task in asyncio.all_tasks() - {asyncio.current_task()}:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
-from relay_kit import QUICK, RelayHere, parts, until
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import ADMIN, added, after, first, key_of, ward
 from memory_kit import MemoryNetwork
+from relay_kit import QUICK, RelayHere, parts, until
 
 from p2pfl.config import realm_of
 from p2pfl.features.members import ask_when_alone

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from p2pfl.cli.main import main
 from p2pfl.config import NETWORK, federation_id, federation_mistakes, load_config, load_node, realm_of
 from p2pfl.features.members import Delivery
 from p2pfl.features.relay import Credentials, RelayCheck, RelayFeature, RelayLink, Relays, credentials_here, read_token
@@ -20,19 +19,6 @@ from p2pfl.net import Limits
 from p2pfl.node import Inspected
 
 URL = "ws://relay.example.org:8443/p2pfl"
-
-
-@pytest.fixture
-def p2pfl(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def p2pfl(*arguments):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        return ended.value.code, *capsys.readouterr()
-
-    return p2pfl
 
 
 def findings():

@@ -12,7 +12,7 @@ import pytest
 from memory_kit import MemoryNetwork
 from message_kit import REQUEST
 from msgspec import structs
-from relay_kit import QUICK, TOKEN, RelayHere, by_relay, dialer, nobody, nothing_listed, parts, until
+from relay_kit import QUICK, TOKEN, RelayHere, by_relay, dialer, nobody, nothing_listed, pair, parts, until
 
 from p2pfl.core import Resync
 from p2pfl.errors import UserError
@@ -38,20 +38,6 @@ def network() -> MemoryNetwork:
 
 def line_of(node, peer):
     return node.links._table.places[peer].link.connection.line
-
-
-def pair(federation, network, *relays, **changes):
-    urls = [relay.url for relay in relays]
-    return [
-        federation.new(
-            index,
-            limits=QUICK,
-            neighbors=frozenset({1 - index}),
-            transport=by_relay(network, federation.identities[index], *urls),
-            **changes,
-        )
-        for index in range(2)
-    ]
 
 
 async def test_nobody_but_members_that_the_relay_lists_is_served(federation, network, caplog):

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from charter_kit import ADMIN, STRANGER, after, first, key_of, sign, ward
 from hypothesis import given
 from hypothesis import strategies as st
-from relay_kit import RelayHere, nobody, parts, until
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from charter_kit import ADMIN, STRANGER, after, first, key_of, sign, ward
 from memory_kit import MemoryNetwork
+from relay_kit import RelayHere, nobody, parts, until
 
 from p2pfl.config import CharterError, realm_of, without_member
 from p2pfl.errors import PeerFault, StorageError, UserError

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 from matplotlib.colors import to_hex
+from run_reports import REFERENCE, point, report
 
 from p2pfl.errors import UserError
 from p2pfl.reporting import COLORS, MOST_RUNS, WIDEST, Report, check_picture, draw_runs
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from run_reports import REFERENCE, point, report
 
 
 def drawn(*reports, x="time"):

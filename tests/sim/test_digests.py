@@ -11,13 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from sim import simulate, value_digest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from digest_script import SEEDS, digests
 from drawn_worlds import draw
 from oracle import checked
+
+from sim import simulate, value_digest
 
 SCRIPT = Path(__file__).with_name("digest_script.py")
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from oracle import in_words
+from square import LATENCY_NS, MS, READY_BYTES, SQUARE, Square
 
 from p2pfl.core import SessionClosed, SessionOpened
 from sim import GOODBYE_BYTES, LinkSpec, TraceKind
-
-sys.path.insert(0, str(Path(__file__).parent))
-from square import LATENCY_NS, MS, READY_BYTES, SQUARE, Square
 
 # -- sessions -----------------------------------------------------------------------------------------------------
 

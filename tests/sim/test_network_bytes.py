@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from nodes import Federation
 
 from p2pfl.config import NewMember, federation_text, load_config
 from p2pfl.core import (
@@ -32,9 +31,6 @@ from p2pfl.net import Limits
 from p2pfl.node import assembly
 from p2pfl.wire import Assembler, split
 from sim import BINDING_SECTIONS, MESSAGE_CODES, Framing, Kernel, LinkSpec, Network, Trace, lay, sealed_bytes
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "net"))
-from nodes import Federation
 
 DIGEST = bytes(range(16))
 LIMIT = 4 * CHUNK_BYTES

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
+from square import LATENCY_NS, MS, READY_BYTES, SQUARE, Square
 
 from p2pfl.core import SessionClosed, SessionOpened
 from sim import NS, RESEND_NS, Bandwidth, LinkSpec, SlowNodes, Spread
-
-sys.path.insert(0, str(Path(__file__).parent))
-from square import LATENCY_NS, MS, READY_BYTES, SQUARE, Square
 
 # -- time ---------------------------------------------------------------------------------------------------------
 

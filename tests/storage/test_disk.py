@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
+from disks import fill, tiny_disk
 
 from p2pfl.errors import StorageError, UserError
 from p2pfl.storage import (
@@ -26,9 +25,6 @@ from p2pfl.storage import (
     used_bytes,
     volume_bytes,
 )
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from disks import fill, tiny_disk
 
 MINE = b"somebody's own file"
 

@@ -9,15 +9,14 @@ rebuilt as `p2pfl audit` does.
 from __future__ import annotations
 
 import random
-import sys
 from contextlib import suppress
 from fractions import Fraction
 from functools import partial
 from itertools import combinations_with_replacement
-from pathlib import Path
 
 import numpy as np
 from msgspec.structs import replace
+from sum_world import SumWorld, posted
 
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums import (
@@ -37,9 +36,6 @@ from p2pfl.features.sums import (
     total_digest,
 )
 from sim import Coalition
-
-sys.path.insert(0, str(Path(__file__).parent))
-from sum_world import SumWorld, posted
 
 LONGEST_S, MOST_SENT = 100.0, 20_000
 ZEROS = 900

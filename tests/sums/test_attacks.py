@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
+from sum_world import IDENTITIES, SumWorld, complete, posted, settings_of
 
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums import (
@@ -29,9 +28,6 @@ from p2pfl.features.sums import (
     pair_seed,
     total_digest,
 )
-
-sys.path.insert(0, str(Path(__file__).parent))
-from sum_world import IDENTITIES, SumWorld, complete, posted, settings_of
 
 
 def statement_of(message):

@@ -5,17 +5,10 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-from p2pfl.features.sums import SetupSecrets, SumSettings, SumSetup, stream
-from sim import attack_sums, describe, sums_mistakes
-
-sys.path.insert(0, str(Path(__file__).parent))
 from coalition_kit import (
     DEEDS,
     claimed_death,
@@ -29,6 +22,9 @@ from coalition_kit import (
     two_lists,
 )
 from sum_world import complete, ring
+
+from p2pfl.features.sums import SetupSecrets, SumSettings, SumSetup, stream
+from sim import attack_sums, describe, sums_mistakes
 
 SETUP = "p2pfl.features.sums.setup"
 SHORT = (two_lists, claimed_death, difference)

@@ -12,6 +12,7 @@ from types import FunctionType, ModuleType
 
 import msgspec
 import pytest
+from sum_world import SumWorld, complete, posted, settings_of
 
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums import (
@@ -37,9 +38,6 @@ from p2pfl.features.sums import (
     encode_statement,
     id_of,
 )
-
-sys.path.insert(0, str(Path(__file__).parent))
-from sum_world import SumWorld, complete, posted, settings_of
 
 COUNT, LIAR = 5, 4
 MOST_BYTES = 2**20

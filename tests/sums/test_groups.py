@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import sys
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sum_world import Link, SumWorld, complete, ring
 
 from p2pfl.features.sums import (
     Branch,
@@ -35,9 +34,6 @@ from p2pfl.features.sums import (
     members_of,
 )
 from p2pfl.learn import check_of
-
-sys.path.insert(0, str(Path(__file__).parent))
-from sum_world import Link, SumWorld, complete, ring
 
 LABELS = ("first", "second", "third")
 STEPS = (VectorReady, GroupWave, BranchPart, MemberList, SlotVote, Reveal)

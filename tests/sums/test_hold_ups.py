@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from sum_world import Link, SumWorld, complete, posted
 
 from p2pfl.features.sums import (
     FORGIVEN_S,
@@ -38,9 +38,6 @@ from p2pfl.features.sums import (
     members_of,
     total_digest,
 )
-
-sys.path.insert(0, str(Path(__file__).parent))
-from sum_world import Link, SumWorld, complete, posted
 
 COUNT, LIAR = 5, 0
 """The lowest member has the first turn in everything."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from pathlib import Path
 
 import networkx as nx
 import pytest
+from sum_world import IDENTITIES, Link, SumWorld, complete, posted, ring, settings_of
 
 from p2pfl.features.sums import (
     LOOK_EVERY,
@@ -30,9 +29,6 @@ from p2pfl.features.sums import (
     first_of,
     id_of,
 )
-
-sys.path.insert(0, str(Path(__file__).parent))
-from sum_world import IDENTITIES, Link, SumWorld, complete, posted, ring, settings_of
 
 
 def statements(world):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sum_world import SumWorld, complete, posted
 
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums import (
@@ -41,9 +40,6 @@ from p2pfl.features.sums import (
     id_of,
 )
 from p2pfl.features.sums.talk import THIN
-
-sys.path.insert(0, str(Path(__file__).parent))
-from sum_world import SumWorld, complete, posted
 
 COUNT, VICTIM = 12, 5
 LABELS = ("one", "two", "three", "four")

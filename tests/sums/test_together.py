@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from sum_sessions import open_talk
 
 from p2pfl import Federation
 from p2pfl.errors import PeerFault, StorageError
@@ -27,9 +26,6 @@ from p2pfl.features.sums.talk import CHANNEL
 from p2pfl.fleet import _with_keys
 from p2pfl.net import WebSocketTransport
 from tests.memory_kit import MemoryNetwork
-
-sys.path.insert(0, str(Path(__file__).parent))
-from sum_sessions import open_talk
 
 
 class Sites:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from world_kit import make_world
 
 from p2pfl.config import GossipConfig
 from p2pfl.core import PATIENCE_FLOOR_S, PATIENCE_MULTIPLE, parse_staleness
@@ -34,9 +33,6 @@ from topologies import (
 from topologies.cli import topology as group
 from topologies.design import design
 from topologies.timing import PATIENCE, timing
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "property"))
-from world_kit import make_world
 
 
 def cli(*arguments):

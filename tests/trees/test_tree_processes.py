@@ -9,12 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from p2pfl.node import read_learned
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 from real_field import P2PFL, Field, processes
 
+from p2pfl.node import read_learned
 from tests.trees.conftest import LINEAR, TASK, write_table
 from tests.trees.test_tree_nodes import pooled
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from calm_kit import Elsewhere, Federation, Host
 from old_code import NEVER_CALM, take_out, why_not
 

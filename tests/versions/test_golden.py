@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 import pytest
+from memory_kit import MemoryNetwork, MemoryTransport
+from message_kit import ASIDE, PAUSE
 from nacl.public import PrivateKey
 
 from p2pfl import wire
@@ -28,10 +29,6 @@ from p2pfl.net.greeting import Notice, Word, unpack_notice
 from p2pfl.net.limits import Limits
 from p2pfl.net.link import MALFORMED
 from p2pfl.wire import LAYOUT, PREFIX_BYTES, Offer, Side, Unknown, decode, decode_prefix, encode
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from memory_kit import MemoryNetwork, MemoryTransport
-from message_kit import ASIDE, PAUSE
 
 OLD = {path.stem: json.loads(path.read_text(encoding="ascii")) for path in sorted(Path(__file__).parent.glob("*.json"))}
 NAMES = list(OLD)

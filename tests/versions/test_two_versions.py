@@ -13,10 +13,12 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+from old_code import BEFORE_RELAYS, FIRST_OF_9, FIRST_RELAYS, ONLY_MIXES, ROOT, TRAINS_ON, command, take_out, why_not
+from ports import free_ports
+from pushes_kit import pushes
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.load import load_config
@@ -26,11 +28,6 @@ from p2pfl.methods import Method
 from p2pfl.node.assembly import replay
 from p2pfl.storage import peek
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from old_code import BEFORE_RELAYS, FIRST_OF_9, FIRST_RELAYS, ONLY_MIXES, ROOT, TRAINS_ON, command, take_out, why_not
-from ports import free_ports
-
 DEADLINE_S = 200.0
 SLOW = {"takes-no-part", "neighbor-lost", "relay-lost"}
 """The alarms about who has been away for long."""
@@ -38,57 +35,7 @@ PARTS = 4
 LAST = 100
 """The rounds that move models; after that all wait for the file `go`."""
 
-# Rounds that move each model far from its neighbors', and the weighted sum of all models not at all.
-PUSHES = f"""
-import time
-from pathlib import Path
-import numpy as np
-from p2pfl.learn.interface import LocalRound
-
-SIZE = 24
-GO = Path(__file__).with_name("go")
-
-
-class Pushes:
-    size = SIZE
-    personal = 0
-    shape_digest = b"pushes-of-sum-0."
-
-    def __init__(self, node):
-        self.node, self.samples, self.sign = node, 10 * (node + 1), (-1) ** node
-
-    def initial(self):
-        return np.random.default_rng([7, self.node]).standard_normal(SIZE).astype(np.float32)
-
-    def train(self, start, round_index):
-        while round_index >= {LAST - 5} and not GO.exists():
-            time.sleep(0.01)
-        time.sleep(0.05)
-        push = self.sign * np.random.default_rng([8, round_index]).standard_normal(SIZE) * 10 / self.samples
-        push *= round_index < {LAST}
-        vector = (start.model + push).astype(np.float32)
-        return LocalRound(vector=vector, steps=1, learning_rate=0.0, samples=self.samples, loss=0.0)
-
-    def evaluate(self, vector, part):
-        return None
-
-    def local_state(self):
-        return {{}}
-
-    def load_local_state(self, state):
-        pass
-
-    def state_dict(self, vector):
-        return {{"w": vector}}
-
-
-class Task:
-    def learner(self, context, training):
-        return Pushes(context.node)
-
-
-task = Task()
-"""
+PUSHES = pushes(LAST, 0.05)
 
 
 class Ward:

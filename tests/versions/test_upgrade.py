@@ -9,11 +9,9 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from ports import free_ports
 
 from p2pfl import Report
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from ports import free_ports
 
 GOLDEN = sorted(Path(__file__).parent.glob("*.tar.gz"))
 

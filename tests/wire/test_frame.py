@@ -5,13 +5,13 @@ from __future__ import annotations
 import struct
 import sys
 import typing
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from message_kit import D1, D3, GOLDEN, HELLO, REPLY, REQUEST
 from msgspec.structs import replace
 
 from p2pfl.core import Ask, Busy, Done, Hello, Message, Ready, Request, Resync, request_digest
@@ -34,9 +34,6 @@ from p2pfl.wire import (
     from_header,
     to_header,
 )
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from message_kit import D1, D3, GOLDEN, HELLO, REPLY, REQUEST
 
 counters = st.integers(0, 2**53 - 1)
 amounts = st.floats(0, allow_nan=False, allow_infinity=False)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -71,8 +71,7 @@ class Board:
         for device in sorted(self._sys.glob("block/mmcblk*/device")):
             used, reserve = _numbers(device / "life_time"), _numbers(device / "pre_eol_info")
             if max(used, default=0) >= WORN or max(reserve, default=0) >= NEAR_END:
-                told = f"life_time {_hex(used)}, pre_eol_info {_hex(reserve)}"
-                yield "card-worn", f"{device.parent.name}: {told}"
+                yield "card-worn", f"{device.parent.name}: life_time {used}, pre_eol_info {reserve}"
         with suppress(OSError):
             if sys.platform != "win32" and os.statvfs(self._state).f_flag & os.ST_RDONLY:
                 yield "card-read-only", f"the file system of {self._state} is read-only"
@@ -105,7 +104,3 @@ def _numbers(file: Path, base: int = 16) -> list[int]:
     with suppress(ValueError):
         return [int(word, base) for word in _text(file).split()]
     return []
-
-
-def _hex(numbers: Sequence[int]) -> str:
-    return " ".join(f"{number:#04x}" for number in numbers) or "unknown"

@@ -48,36 +48,26 @@ def test_rows_of_a_target_that_no_number_has_do_not_make_states_that_cannot_be_r
     assert np.isfinite(node.forest().margins(as_cells(rows_of(1, 60, 0)[0]))).all()
 
 
-def test_counts_whose_sum_overflows_are_no_counts_and_make_no_endless_bins():
-    node, *_ = begun(2)
-    total = sums_of(node)
-    total["buckets"][:EXPONENTS] = 1 << 55
-    with pytest.raises(WrongSum):
-        node.take(total, MEMBERS)
+COUNTS = {
+    "a sum that overflows, of endless bins": ({}, "buckets", slice(EXPONENTS), 1 << 55),
+    "below 0, before they are too few rows": ({}, "targets", 0, -1000),
+    "fewer rows than its own": ({}, "targets", slice(None), 0),
+    "fewer rows than it has seen": ({"steps": 1}, "targets", slice(None), 0),
+    "no row held out, where it holds some out": ({"steps": 3, "patience": 2}, "losses", slice(2, None), 0),
+    "a loss below 0": ({"steps": 3}, "losses", 0, -1),
+    "a loss above that of all rows": ({"steps": 3}, "losses", 0, 60 * 2 << BITS),
+    "a second loss below 0": ({"steps": 3}, "losses", 1, -1),
+    "rows held out below 0": ({"steps": 3}, "losses", 3, -5),
+}
 
 
-def test_counts_below_0_are_a_wrong_sum_before_they_are_too_few_rows():
-    node, *_ = begun(2)
-    total = sums_of(node)
-    total["targets"][0] = -1000
-    with pytest.raises(WrongSum):
-        node.take(total, MEMBERS)
-
-
-@pytest.mark.parametrize("place", [0, 1])
-def test_too_few_rows_are_a_wrong_sum_for_who_has_more_of_its_own_or_has_seen_more(place):
+@pytest.mark.parametrize("kind", COUNTS)
+def test_what_no_rows_can_have_is_a_wrong_sum(kind):
     """A liar that knows the sum of the others can bring it to 0, and none of them may end by it."""
-    node, *_ = begun(2, steps=place)
+    how, name, places, value = COUNTS[kind]
+    node, *_ = begun(2, **how)
     total = sums_of(node)
-    total["targets"][:] = 0
-    with pytest.raises(WrongSum):
-        node.take(total, MEMBERS)
-
-
-def test_no_row_held_out_is_a_wrong_sum_for_who_holds_some_out():
-    node, *_ = begun(2, steps=3, patience=2)
-    total = sums_of(node)
-    total["losses"][2:] = 0
+    total[name][places] = value
     with pytest.raises(WrongSum):
         node.take(total, MEMBERS)
 
@@ -109,15 +99,6 @@ def test_a_level_that_no_rows_can_have_is_a_wrong_sum(kind):
     with pytest.raises(WrongSum):
         node.take(total, MEMBERS)
     assert node.pack() == before
-
-
-@pytest.mark.parametrize(("place", "value"), [(0, -1), (0, 60 * 2 << BITS), (1, -1), (3, -5)])
-def test_a_loss_that_no_rows_can_have_is_a_wrong_sum(place, value):
-    node, *_ = begun(2, steps=3)
-    total = sums_of(node)
-    total["losses"][place] = value
-    with pytest.raises(WrongSum):
-        node.take(total, MEMBERS)
 
 
 def _states():

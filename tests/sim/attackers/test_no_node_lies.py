@@ -8,11 +8,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from ports import free_ports
 
 from p2pfl.cli.run import run
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from ports import free_ports
 
 ROOT = Path(__file__).parents[3]
 WATCHED = """

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from sights import MODELS, bowl, sight
 
 from p2pfl.errors import UserError
 from p2pfl.learn import Task, TensorSamples
 from sim import FARTHER, MOST_SAMPLES, STEPS, Slope, parse_attack, response, slope_for, spread_around
-
-sys.path.insert(0, str(Path(__file__).parent))
-from sights import MODELS, bowl, sight
 
 ASCENT = parse_attack("ascent")
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from sights import DEVIATION, EDGES, MEAN, MODELS, sight
 
 from sim import ATTACKS, AttackEntry, fiedler, parse_attack, response
-
-sys.path.insert(0, str(Path(__file__).parent))
-from sights import DEVIATION, EDGES, MEAN, MODELS, sight
 
 
 def told(spec, **changes):

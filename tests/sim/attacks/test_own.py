@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sights import MODELS, sight
 
 from p2pfl.errors import UserError
 from sim import file_of, make_attack, parse_attack, with_absolute_path
-
-sys.path.insert(0, str(Path(__file__).parent))
-from sights import MODELS, sight
 
 SOURCE = """
 import numpy as np

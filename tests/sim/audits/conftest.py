@@ -1,11 +1,6 @@
 """What these tests share, and where they find more of it."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture

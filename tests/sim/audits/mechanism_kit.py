@@ -16,12 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import faces  # noqa: F401
 import numpy as np
 import torch
 from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-import faces  # noqa: F401
 
 from p2pfl.config import RECORD, TrainingConfig
 from p2pfl.learn import NodeContext, RoundStart, Task, TorchLearner, loss_of

@@ -1,14 +1,10 @@
-"""The command as a user has it; small federations whose task needs no torch."""
+"""Small federations whose task needs no torch."""
 
 from __future__ import annotations
 
-import signal
-
 import pytest
 
-from p2pfl.cli.main import main
 from p2pfl.crypto.identity import Identity, public_text
-from tests.cli.conftest import Outcome
 
 HEAD = """
 [federation]
@@ -28,21 +24,6 @@ closing_rounds = 4
 [gossip]
 linger_s = 2
 """
-
-
-@pytest.fixture
-def p2pfl(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    before = signal.getsignal(signal.SIGTERM)
-
-    def p2pfl(*arguments):
-        with pytest.raises(SystemExit) as caught:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return Outcome(caught.value.code, captured.out, captured.err)
-
-    yield p2pfl
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture

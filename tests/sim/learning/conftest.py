@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from p2pfl.config import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture

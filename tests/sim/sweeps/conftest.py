@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 
+import fake_jobs
 import pytest
 
 from sim import load_sweep, run_here, run_sweep
-
-# for this process and for those that it starts
-sys.path.insert(0, str(Path(__file__).parent))
-import fake_jobs
 
 
 @pytest.fixture(autouse=True)

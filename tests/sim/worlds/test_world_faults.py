@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
+from world_specs import NODES, worlds
 
 from p2pfl.errors import UserError
 from sim import (
@@ -23,9 +21,6 @@ from sim import (
     plan_faults,
     settle,
 )
-
-sys.path.insert(0, str(Path(__file__).parent))
-from world_specs import NODES, worlds
 
 S = 1_000_000_000
 

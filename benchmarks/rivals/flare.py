@@ -1,0 +1,126 @@
+"""NVIDIA FLARE 2.9 in its simulator: FedAvg, swarm learning, and the peer-to-peer optimizers of app_opt/p2p."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import CELL, evaluate, evaluate_common, make_model, own_rows, tell, train
+from nvflare.app_opt.p2p.controllers.dist_opt_controller import DistOptController
+from nvflare.app_opt.p2p.executors.sync_executor import SyncAlgorithmExecutor
+from nvflare.app_opt.p2p.types import Config, Neighbor, Network, Node
+from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
+from nvflare.app_opt.pt.recipes.swarm import SwarmLearningRecipe
+from nvflare.job_config.api import FedJob
+from nvflare.recipe import SimEnv
+from torch import nn
+
+PINS = ["nvflare==2.9.0", "torch"]
+CELLS = {
+    "fedavg": {"way": "fedavg", "threads": 8},
+    "swarm": {"way": "swarm", "threads": 8},
+    "p2p": {"way": "p2p", "threads": 8},
+}
+SEARCH = []
+
+
+# typed: fedavg swarm
+class Net(nn.Module):
+    """The model as a class that is built without arguments, as jobs name it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = make_model()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layers(inputs)
+
+
+# end
+
+
+def client() -> None:
+    # typed: fedavg swarm
+    import nvflare.client as flare  # noqa: PLC0415 - the peer-to-peer way has no use for it
+
+    flare.init()
+    node = int(flare.get_site_name().split("-")[1]) - 1
+    model = Net()
+    while flare.is_running():
+        received = flare.receive()
+        model.load_state_dict({key: torch.as_tensor(value) for key, value in received.params.items()})
+        accuracy = evaluate_common(model, node)
+        train(model, node)
+        meta = {"NUM_STEPS_CURRENT_ROUND": len(own_rows(node)[1])}
+        flare.send(flare.FLModel(params=model.state_dict(), metrics={"accuracy": accuracy}, meta=meta))
+    # end
+
+
+# typed: p2p
+class Peer(SyncAlgorithmExecutor):
+    """Some local steps, then an exchange with neighbors: as their DGDExecutor, which takes one step."""
+
+    def run_algorithm(self, fl_ctx: Any, shareable: Any, abort_signal: Any) -> None:
+        node, model = self.id - 1, make_model()
+        for iteration in range(CELL["rounds"]):
+            if abort_signal.triggered:
+                break
+            train(model, node)
+            with torch.no_grad():
+                self._exchange_values(fl_ctx, value=model.parameters(), iteration=iteration)
+                for place, parameter in enumerate(model.parameters()):
+                    parameter.mul_(self._weight)
+                    for neighbor in self.neighbors:
+                        parameter.add_(self.neighbors_values[iteration][neighbor.id][place], alpha=neighbor.weight)
+            del self.neighbors_values[iteration]
+            evaluate(model, node)
+
+    def _to_message(self, x: Any) -> Any:
+        return [parameter.detach().numpy() for parameter in x]
+
+    def _from_message(self, x: Any) -> Any:
+        return [torch.from_numpy(parameter.copy()) for parameter in x]
+
+
+def network(nodes: int) -> Network:
+    """Return a ring, or with `complete` everybody joined to everybody, by Metropolis' weights."""
+    hops = range(1, nodes) if CELL.get("graph") == "complete" else (1, nodes - 1)
+    weight = 1 / (len(hops) + 1)
+    near = [[Neighbor(id=f"site-{(node + hop) % nodes + 1}", weight=weight) for hop in hops] for node in range(nodes)]
+    return Network(nodes=[Node(id=f"site-{node + 1}", neighbors=near[node]) for node in range(nodes)])
+
+
+def peers(nodes: int) -> Any:
+    job = FedJob(name="p2p", min_clients=nodes)
+    job.to_server(DistOptController(config=Config(network=network(nodes), extra={"iterations": CELL["rounds"]})))
+    for node in range(nodes):
+        job.to(Peer(), f"site-{node + 1}", tasks=["config", "run_algorithm"])
+    return job
+
+
+# end
+
+
+def main(way: str) -> None:
+    asked = {"min_clients": CELL["nodes"], "num_rounds": CELL["rounds"], "train_script": "client.py"}
+    Path("client.py").write_text("from flare import client\n\nclient()\n", encoding="utf-8")
+    tell(node="server", pid=os.getpid())
+    if way == "fedavg":
+        job = FedAvgRecipe(model=Net(), **asked)  # typed: fedavg
+    elif way == "swarm":
+        job = SwarmLearningRecipe(name="swarm", model=Net(), **asked)
+    env = SimEnv(num_clients=CELL["nodes"], num_threads=CELL["threads"])
+    # typed
+    # $ python flare.py
+    if way == "p2p":
+        peers(CELL["nodes"]).simulator_run("workspace", n_clients=CELL["nodes"], threads=CELL["threads"])
+    else:
+        job.execute(env)
+    # end
+
+
+if __name__ == "__main__":  # by its name, since jobs name classes by module; an import here would be packed for ever
+    importlib.import_module("flare").main(CELL["way"])

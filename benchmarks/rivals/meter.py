@@ -82,7 +82,7 @@ class Run:
         for event in map(json.loads, lines):
             node = event.get("node")
             if "pid" in event:
-                self.processes[node] = event["pid"]
+                self.processes.setdefault(node, event["pid"])  # what was started for it, not what that starts
             if event.get("event") == "begun":
                 self.begun.append(event["time"])
             if "accuracy" in event and node != self.killed and not self.arrived:

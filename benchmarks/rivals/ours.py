@@ -1,7 +1,7 @@
 """p2pfl by `p2pfl launch`: eight processes on a ring, with the configuration that `p2pfl new` writes.
 
-Tried: nothing but the defaults, so that the others have the better of it. More rounds than the 40 of the default are
-asked for, since the run ends when the target is reached.
+The defaults, so that the others have the better of it, but for the number of rounds, since a run ends when the target is
+reached. SEARCH has the rates and steps that the others were given.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from p2pfl import Task
 
 PINS = ["-e ROOT[torch]"]
 CELLS = {"launch": {}}
+SEARCH = [("launch", {"rate": 0.4}), ("launch", {"rate": 0.4, "steps": 50})]
 HERE: list[int] = []
 
 

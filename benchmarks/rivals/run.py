@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--kill", action="store_true", help="instead: kill a node, or the server, and see who goes on")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--target", type=float, default=0.9)
-    parser.add_argument("--limit-s", type=float, default=300.0)
+    parser.add_argument("--limit-s", type=float, default=300.0, help="where a cell names none")
     parser.add_argument("--task", choices=("digits", "mnist"), default="digits")
     parser.add_argument("--mnist", type=Path, default=Path("mnist"), help="the folder of its four files")
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out" / "rivals")
@@ -89,9 +89,8 @@ def cells(name: str, options: argparse.Namespace, repeat: int) -> list[tuple[str
     asked = {"task": options.task, "target": options.target, "limit_s": options.limit_s}
     every = [(label, COMMON | asked | cell | {"repeat": repeat}) for label, cell in constants["CELLS"].items()]
     if options.kill:
-        return [
-            (label, cell | {"kill": victim}) for label, cell in every for victim in [1, *constants.get("SERVER", [])]
-        ]
+        victims, real = [1, *constants.get("SERVER", [])], [each for each in every if "simulated" not in each[1]]
+        return [(label, cell | {"kill": victim}) for label, cell in real for victim in victims]
     if options.search and not repeat:
         every += [(label, COMMON | asked | cell | {"repeat": 0}) for label, cell in constants.get("SEARCH", [])]
     return every

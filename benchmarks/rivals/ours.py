@@ -1,7 +1,7 @@
 """p2pfl by `p2pfl launch`: eight processes on a ring, with the configuration that `p2pfl new` writes.
 
-The defaults, so that the others have the better of it, but for the number of rounds, since a run ends when the target is
-reached. SEARCH has the rates and steps that the others were given.
+The defaults, so that the others have the better of it, but for the number of rounds, since a run ends when the target
+is reached. SEARCH has the rates and steps that the others were given.
 """
 
 from __future__ import annotations

@@ -50,13 +50,11 @@ def main() -> None:
     if unknown := set(options.names) - set(every):
         raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; allowed: {', '.join(every)}")
     options.out.mkdir(parents=True, exist_ok=True)
-    skipped = {
-        name: reason for name in options.names or every if (reason := namespaces() or install(name, options.out))
-    }
-    for name, reason in skipped.items():
-        print(f"skipped: {name}: {reason}", flush=True)
+    reasons = {name: namespaces() or install(name, options.out) for name in options.names or every}
+    skipped = {name: reason for name, reason in reasons.items() if reason}
+    print(*(f"skipped: {name}: {reason}\n" for name, reason in skipped.items()), sep="", end="", flush=True)
     for repeat in range(options.repeats):  # all in turn, so that the machine's load hits all alike
-        for name in [each for each in options.names or every if each not in skipped]:
+        for name in (each for each in reasons if each not in skipped):
             for label, cell in cells(name, options, repeat):
                 measure(name, label, cell, options)
     print(table(results(options.out), skipped))

@@ -2,9 +2,9 @@
 
 Medians of the runs. Seconds: from the start of the command, and from the first local step of any node, until the worst
 node's last test reached the target. CPU-seconds, bytes and memory as meter.py counts them, until then. In a simulation
-models do not cross a socket, so that bytes there are its own traffic: in brackets. "Lines" are those that a user writes for the system, between `# typed` and `# end` in its script, comments and blank lines
-aside, and each command, which stands there as `# $ command`; the model, its steps, the test and the data are counted for
-nobody, but for the calls of them.
+models do not cross a socket, so that bytes there are its own traffic: in brackets. "Lines" are those that a user writes
+for the system, between `# typed` and `# end` in its script, comments and blank lines aside, and each command, which
+stands there as `# $ command`; the model, its steps, the test and the data are counted for nobody, only calls of them.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _killed(name: str, label: str, cell: dict[str, Any], runs: list[dict[str, An
 
 
 def typed(path: Path, label: str) -> int:
-    """Count a user's lines: in parts headed `# typed`, or `# typed for LABEL, ...` where a part is of some cells only."""
+    """Count a user's lines: in parts headed `# typed`, or `# typed for LABEL, ...` where a part is of some cells."""
     count, counting = 0, False
     for line in map(str.strip, path.read_text(encoding="utf-8").splitlines()):
         if line.startswith(("# typed", "# end")):

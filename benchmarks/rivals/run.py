@@ -101,11 +101,8 @@ def measure(name: str, label: str, cell: dict[str, Any], options: argparse.Names
         write_data(Path(place), cell, options.mnist)
         python = options.out.absolute() / name / "bin" / "python"
         environment = {each: text for each, text in os.environ.items() if each not in {"PYTHONPATH", "VIRTUAL_ENV"}}
-        environment |= QUIET | {
-            "RIVAL_CELL": json.dumps(cell | {"folder": place}),
-            "PYTHONPATH": str(HERE),
-            "HOME": place,
-        }
+        environment |= QUIET | {"RIVAL_CELL": json.dumps(cell | {"folder": place}), "HOME": place}
+        environment["PYTHONPATH"] = str(HERE)
         environment["PATH"] = f"{python.parent}:{environment['PATH']}"
         command = [*SPACES, sys.executable, str(HERE / "meter.py"), str(python), str(HERE / f"{name}.py")]
         load, done = os.getloadavg()[0], subprocess.run(command, check=False, **HEARD, env=environment)
@@ -113,9 +110,8 @@ def measure(name: str, label: str, cell: dict[str, Any], options: argparse.Names
         if done.returncode:
             raise SystemExit(done.stdout + done.stderr)
         tail = output.read_text(errors="replace")[-2000:] if output.exists() else ""
-    line = {"name": name, "label": label, "cell": cell, "load": load, "date": time.strftime("%F")} | json.loads(
-        done.stdout
-    )
+    line = {"name": name, "label": label, "cell": cell, "load": load, "date": time.strftime("%F")}
+    line |= json.loads(done.stdout)
     line |= {} if line["seconds"] or line["killed"] is not None else {"tail": tail}
     with (options.out / "results.jsonl").open("a") as file:
         file.write(json.dumps(line) + "\n")
@@ -132,8 +128,7 @@ def write_data(folder: Path, cell: dict[str, Any], mnist: Path) -> None:
 
     name, nodes = {"digits": "digits", "mnist": "mnist-idx"}[cell["task"]], cell["nodes"]
     config = TaskConfig(name=name, options={"partition": cell["split"]})
-    if cell["task"] == "mnist":
-        config.options["path"] = str(mnist.absolute())
+    config.options.update({"path": str(mnist.absolute())} if cell["task"] == "mnist" else {})
     task, arrays, pairs, test = load_task(config, folder), {}, [], (np.empty(0), np.empty(0))
     for node in range(nodes):
         named = {"name": f"node{node}", "seed": cell["repeat"], "base_dir": folder, "options": config.options}

@@ -41,14 +41,10 @@ from torch import nn
 PINS = ["nvflare==2.9.0", "torch"]
 CELLS = {
     "fedavg": {"way": "fedavg", "threads": 8, "rate": 0.4, "steps": 50},
-    "swarm": {
-        "way": "swarm",
-        "threads": 8,
-        "rate": 0.4,
-        "options": {"max_concurrent_submissions": 8, "memory_gc_rounds": 0},
-    },
+    "swarm": {"way": "swarm", "threads": 8, "rate": 0.4, "max_concurrent_submissions": 8, "memory_gc_rounds": 0},
     "p2p": {"way": "p2p", "threads": 8, "rate": 0.4, "graph": "complete"},
 }
+OPTIONS = ("max_concurrent_submissions", "memory_gc_rounds")
 SEARCH = [
     ("fedavg", {"way": "fedavg", "threads": 8, "rate": 0.4}),
     ("swarm", {"way": "swarm", "threads": 8, "rate": 0.4, "steps": 50}),
@@ -118,9 +114,9 @@ class Peer(SyncAlgorithmExecutor):
 def network(nodes: int) -> Network:
     """Return a ring, or with `complete` everybody joined to everybody, by Metropolis' weights."""
     hops = range(1, nodes) if CELL.get("graph") == "complete" else (1, nodes - 1)
-    weight = 1 / (len(hops) + 1)
-    near = [[Neighbor(id=f"site-{(node + hop) % nodes + 1}", weight=weight) for hop in hops] for node in range(nodes)]
-    return Network(nodes=[Node(id=f"site-{node + 1}", neighbors=near[node]) for node in range(nodes)])
+    near = [[(node + hop) % nodes for hop in hops] for node in range(nodes)]
+    weighed = [[Neighbor(id=f"site-{each + 1}", weight=1 / (len(hops) + 1)) for each in some] for some in near]
+    return Network(nodes=[Node(id=f"site-{node + 1}", neighbors=weighed[node]) for node in range(nodes)])
 
 
 def peers(nodes: int) -> Any:
@@ -148,7 +144,7 @@ def main(way: str) -> None:
 
 
 def swarm(asked: dict[str, Any]) -> SwarmLearningRecipe:
-    return SwarmLearningRecipe(name="swarm", model=Net(), **asked, **CELL.get("options", {}))
+    return SwarmLearningRecipe(name="swarm", model=Net(), **asked, **{key: CELL[key] for key in OPTIONS if key in CELL})
 
 
 # typed

@@ -20,8 +20,7 @@ def rivals(monkeypatch):
     [sys.modules.pop(name, None) for name in ("run", "table", "meter")]  # other benchmarks have such files
 
 
-OTHER = "in .*, pinned is nvflare==2.9.0"
-CASES = {"echo 2.8.0": f"2.8.0 is installed {OTHER}", "exit 1": f"nothing is installed {OTHER}"}
+CASES = {"echo 2.8.0": "2.8.0 is installed in .*, pinned is nvflare==2.9.0", "exit 1": "nothing is installed in "}
 CASES |= {"echo no such package >&2; exit 1": "nvflare==2.9.0 cannot be installed: no such package"}
 
 
@@ -29,12 +28,11 @@ CASES |= {"echo no such package >&2; exit 1": "nvflare==2.9.0 cannot be installe
 def test_what_is_not_as_pinned_is_named_with_the_reason(script, named, tmp_path, monkeypatch, rivals):
     def create(folder, **_):
         (folder / "bin").mkdir(parents=True)
-        (folder / "bin" / "python").write_text(f"#!/bin/sh\n{script}\n")
-        (folder / "bin" / "python").chmod(0o755)
+        (python := folder / "bin" / "python").write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
 
     monkeypatch.setattr(rivals("run").venv, "create", create)
-    if "package" not in script:
-        create(tmp_path / "flare")
+    "package" in script or create(tmp_path / "flare")
     assert re.search(named, rivals("run").install("flare", tmp_path))
 
 
@@ -57,7 +55,7 @@ def test_a_run_has_arrived_when_the_last_test_of_every_node_reached_the_target(t
     run = rivals("meter").Run(CELL)
     for place, accuracy in enumerate((0.95, 0.8, 0.85, 0.92, 0.9)):
         assert not run.arrived
-        event = {"time": place, "node": place % 2, "accuracy": accuracy}
-        (tmp_path / f"told{place}").write_text(" " * run.offset + json.dumps(event) + "\n")
-        run.read(tmp_path / f"told{place}")
+        line = json.dumps({"time": place, "node": place % 2, "accuracy": accuracy}) + "\n"
+        (tmp_path / "told").write_text(" " * run.offset + line)
+        run.read(tmp_path / "told")
     assert run.arrived == 4

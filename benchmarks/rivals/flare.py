@@ -123,7 +123,7 @@ def peers(nodes: int) -> Any:
     job = FedJob(name="p2p", min_clients=nodes)
     job.to_server(DistOptController(config=Config(network=network(nodes), extra={"iterations": CELL["rounds"]})))
     for node in range(nodes):
-        job.to(Peer(), f"site-{node + 1}", tasks=["config", "run_algorithm"])
+        job.to(Peer(sync_timeout=60), f"site-{node + 1}", tasks=["config", "run_algorithm"])
     return job
 
 

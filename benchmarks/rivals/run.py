@@ -28,7 +28,8 @@ from table import literals, results, table
 
 HERE = Path(__file__).absolute().parent
 ROOT = HERE.parents[1]
-SPACES = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", *["--map-root-user"][: os.geteuid()]]
+SPACES = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+SPACES += ["--map-root-user"] if os.geteuid() else []
 COMMON = {"task": "digits", "split": "shards:2", "nodes": 8, "batch": 16, "steps": 20, "rate": 0.2, "rounds": 500}
 QUIET = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 HEARD: dict[str, Any] = {"capture_output": True, "text": True}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -30,7 +31,9 @@ HEADS = (
     "rounds",
     "lines",
     "worst node",
+    "load",
 )
+HIDDEN = {"nodes", "rounds", "way", "simulated", "threads"}
 
 
 def literals(path: Path) -> dict[str, Any]:
@@ -72,11 +75,8 @@ def table(lines: list[dict[str, Any]], skipped: Mapping[str, str]) -> str:
 
 def _arrived(name: str, label: str, cell: dict[str, Any], runs: list[dict[str, Any]]) -> str:
     there = [run for run in runs if run["seconds"]]
-    constants = literals(HERE / f"{name}.py")
-    settings = " ".join(
-        f"{key}={value}" for key, value in cell.items() if key not in {"task", "nodes", "target", "rounds"}
-    )
-    title = f"{constants['PINS'][0].partition('[')[0].replace('-e ROOT', 'p2pfl')}, {label}: {settings}"
+    pin = re.sub(r"\[.*?\]", "", literals(HERE / f"{name}.py")["PINS"][0]).replace("-e ROOT", "p2pfl")
+    title = f"{pin}, {label}: {', '.join(f'{key} {value}' for key, value in cell.items() if key not in HIDDEN)}"
     count = f"{len(there)} of {len(runs)}" if len(there) < len(runs) else f"{len(runs)}"
     used = there or runs
 
@@ -88,10 +88,8 @@ def _arrived(name: str, label: str, cell: dict[str, Any], runs: list[dict[str, A
     seconds = [middle(key) if there else late for key in ("seconds", "learning_s")]
     mb = middle("bytes", 1e6, ".2f")
     figures = [middle("cpu_s"), f"({mb})" if cell.get("simulated") else mb, middle("peak_bytes", 1e6, ".0f")]
-    lines = str(typed(HERE / f"{name}.py", label))
-    return _row(
-        (title, count, *seconds, *figures, middle("rounds", form=".0f"), lines, middle("worst", of=min, form=".3f"))
-    )
+    figures += [middle("rounds", form=".0f"), str(typed(HERE / f"{name}.py", label))]
+    return _row((title, count, *seconds, *figures, middle("worst", of=min, form=".3f"), middle("load")))
 
 
 def _killed(name: str, label: str, cell: dict[str, Any], runs: list[dict[str, Any]]) -> str:

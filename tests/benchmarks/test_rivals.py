@@ -10,7 +10,7 @@ import pytest
 
 CELL = {"nodes": 2, "target": 0.9, "rate": 0.2, "repeat": 0}
 LINE = {"name": "flare", "label": "p2p", "cell": CELL, "ran_s": 9.0, "learning_s": 1.0, "cpu_s": 2.0, "bytes": 5e6}
-LINE |= {"peak_bytes": 7e7, "worst": 0.9, "rounds": 3, "seconds": 4.0}
+LINE |= {"peak_bytes": 7e7, "worst": 0.9, "rounds": 3, "load": 1.0}
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def main() -> None:
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)  # noqa: S607
     began, received = time.time(), loopback()
     with (folder / "output.txt").open("wb") as output:
-        script = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
+        script = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, start_new_session=True)
     run, peaks = Run(cell), [0]
     threading.Thread(target=look_at_memory, args=(peaks,), daemon=True).start()
     ends = began + cell["limit_s"]

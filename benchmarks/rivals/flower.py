@@ -1,11 +1,12 @@
 """Flower 1.42, FedAvg around a server: in its simulation, and as real processes (a SuperLink, eight SuperNodes).
 
-The search, rounds to .9 on shards:2, FedAvg alone with the weights of seed 0 (steps a round, rate: rounds): 10, .8: 20;
-10, 1.6: never; 20, .2: 26; 20, .4: 15; 20, .8: 14; 20, 1.6: never; 50, .2: 22; 50, .4: 12; 50, .8: 17; 100, .1: never;
-100, .2: 19; 100, .4: 12; 100, .8: 14; 200, .1 to .4: never in 10. In the simulation a round costs little, so that 20
-steps win; real processes start a process for each node and round, which imports torch again (Flower's default, and what
-its documentation shows), so that they get 50: some 75 s a round at a load of 12 on two cores. `run_simulation` is deprecated but starts less than `flwr run`. Nodes are
-not tested by themselves: the server tests what all of them get, once a round.
+The search, rounds to .9 on shards:2, FedAvg alone, the weights and split of seed 0, 2,000 steps at most (steps a round,
+rate: rounds): 10, .8: 20; 10, 1.6: never; 20, .2: 26; 20, .4: 15; 20, .8: 14; 20, 1.6: never; 50, .2: 22; 50, .4: 12;
+50, .8: 17; 100, .1: never; 100, .2: 19; 100, .4: 12; 100, .8: 14; 200, .1, .2, .4: never. In the simulation a round
+costs little, so that 20 steps win. Of real processes a new one is started for each node and round, which imports torch
+again (Flower's default, `--isolation subprocess`; `process` was not tried), so that they get 50: a round takes some 70 s
+at a load of 12 on two cores. `run_simulation` is deprecated, but starts less than `flwr run`. The server tests the
+common model, once a round.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The search, rounds to .9 on shards:2, FedAvg alone, the weights and split of see
 rate: rounds): 10, .8: 20; 10, 1.6: never; 20, .2: 26; 20, .4: 15; 20, .8: 14; 20, 1.6: never; 50, .2: 22; 50, .4: 12;
 50, .8: 17; 100, .1: never; 100, .2: 19; 100, .4: 12; 100, .8: 14; 200, .1, .2, .4: never. In the simulation a round
 costs little, so that 20 steps win. Of real processes a new one is started for each node and round, which imports torch
-again (Flower's default, `--isolation subprocess`; `process` was not tried), so that they get 50: a round takes some 70 s
+again (Flower's default, `--isolation subprocess`; `process` was not tried), so that they get 50: a round takes 70 s
 at a load of 12 on two cores. `run_simulation` is deprecated, but starts less than `flwr run`. The server tests the
 common model, once a round.
 """
@@ -63,7 +63,9 @@ def serve(grid: Grid, _context: Context) -> None:
         model.load_state_dict(arrays.to_torch_state_dict())
         return MetricRecord({"accuracy": evaluate(model) if number and "kill" not in CELL else 0.0})
 
-    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes)
+    strategy = FedAvg(
+        fraction_evaluate=0.0, min_train_nodes=nodes - ("kill" in CELL), min_available_nodes=nodes - ("kill" in CELL)
+    )
     strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=CELL["rounds"], evaluate_fn=tested)
 
 

@@ -42,7 +42,7 @@ PARALLEL ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-fast test-pythons internet faults lint format bench study docs release clean
+.PHONY: help demo test test-all test-fast test-pythons internet faults lint format bench rivals study docs release clean
 
 help: ## list these words
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -106,6 +106,9 @@ bench: $(FOR_DEV) ## measure compressors, the network, a node's overhead, learni
 	$(BIN)/python benchmarks/digits.py --json bench-out/digits.json
 	$(BIN)/python benchmarks/spectral.py --nodes 100,1000,10000,100000 --limit-s 5
 	$(BIN)/python benchmarks/simulators.py --nodes 100,1000 --rounds 100,50 --json bench-out/simulators.json
+
+rivals: $(FOR_DEV) ## as root: other systems on the same data until the same accuracy: an environment of each in bench-out/rivals
+	nice $(BIN)/python benchmarks/rivals/run.py $(ONLY)
 
 # The study of docs/explanation/study.md; started again, it goes on where it was. OUT=FOLDER for its results, ONLY="graphs slow" for parts.
 OUT ?= bench-out/study

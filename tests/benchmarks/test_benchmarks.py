@@ -49,6 +49,7 @@ PARTS = {
     "cifar",
     "mutants",
     "recorded",
+    *(f"rivals/{name}" for name in ("common", "flare", "flower", "meter", "ours", "run", "table")),
     "robust/tables",
     "secaggplus",
     "soak",

@@ -1,0 +1,75 @@
+"""p2pfl by `p2pfl launch`: eight processes on a ring, with the configuration that `p2pfl new` writes.
+
+The defaults, so that the others have the better of it, but for the number of rounds, since a run ends when the target
+is reached. SEARCH has the rates and steps that the others were given.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from common import CELL, begin, make_model, own_rows, score, test_set
+
+# typed
+from p2pfl import Task
+
+# end
+
+PINS = ["-e ROOT[torch]"]
+CELLS = {"launch": {}}
+SEARCH = [("launch", {"rate": 0.4}), ("launch", {"rate": 0.4, "steps": 50})]
+HERE: list[int] = []
+
+
+# typed
+def data(node: Any) -> Any:
+    HERE.append(node.node)
+    return own_rows(node.node), test_set()
+
+
+# end
+
+
+def loss(outputs: Any, targets: Any) -> Any:
+    from torch.nn.functional import cross_entropy  # noqa: PLC0415 - p2pfl imports this file before torch
+
+    begin(HERE[0])
+    return cross_entropy(outputs, targets)
+
+
+def accuracy(outputs: Any, targets: Any) -> Any:
+    whole = len(targets) == len(test_set()[1])  # else it is on the node's own rows
+    return score(outputs, targets, HERE[0]) if whole else float((outputs.argmax(1) == targets).float().mean())
+
+
+# typed
+task = Task(model=make_model, data=data, loss=loss, metrics={"accuracy": accuracy})
+# $ p2pfl new ward --nodes 8
+# $ edit federation.toml: the name of this file
+# $ p2pfl launch ward
+# end
+
+
+def main() -> None:
+    p2pfl = str(Path(sys.executable).with_name("p2pfl"))
+    subprocess.run([p2pfl, "new", "ward", "--nodes", str(CELL["nodes"]), "--topology", "ring"], check=True)
+    file = Path("ward", "federation.toml")
+    keys = {"name": f"{__file__}:task", "rounds": CELL["rounds"], "local_steps": CELL["steps"]}
+    keys |= {"batch_size": CELL["batch"], "learning_rate": CELL["rate"]}
+    text = file.read_text(encoding="utf-8")
+    for key, value in keys.items():
+        shown = f'"{value}"' if key == "name" else str(value)
+        pattern = r'(?m)^name = "task\.py:task".*$' if key == "name" else rf"(?m)^{key} = .*$"
+        text, found = re.subn(pattern, f"{key} = {shown}", text)
+        if found != 1:
+            raise SystemExit(f"{file} has no {key}, or several")
+    file.write_text(text, encoding="utf-8")
+    subprocess.run([p2pfl, "launch", "ward"], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""p2pfl beside others: the same rows, model, first weights, batch and target, each system at the best settings found.
+
+Each rival is a script beside this one, which starts with literals: PINS (what pip installs in its own environment,
+bench-out/rivals/NAME; the first is the version that must be there), CELLS (settings by name: the best ones found) and
+SEARCH (the settings that were tried, run with --search). Each run is a line of bench-out/rivals/results.jsonl; one that
+is there is not run again. What cannot be installed or measured is skipped by name, and the table says so.
+
+`table.py` prints the table, which this script also does at its end.
+
+Usage: python benchmarks/rivals/run.py [NAME...] [--search] [--repeats 3] [--task digits] [--kill]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from table import literals, results, table
+
+HERE = Path(__file__).absolute().parent
+ROOT = HERE.parents[1]
+SPACES = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+SPACES += ["--map-root-user"] if os.geteuid() else []
+COMMON = {"task": "digits", "split": "shards:2", "nodes": 8, "batch": 16, "steps": 20, "rate": 0.2, "rounds": 500}
+QUIET = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+HEARD: dict[str, Any] = {"capture_output": True, "text": True}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="default: all")
+    parser.add_argument("--search", action="store_true", help="also run the settings that were tried")
+    parser.add_argument("--kill", action="store_true", help="instead: kill a node, or the server, and see who goes on")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--target", type=float, default=0.9)
+    parser.add_argument("--limit-s", type=float, default=300.0, help="where a cell names none")
+    parser.add_argument("--task", choices=("digits", "mnist"), default="digits")
+    parser.add_argument("--mnist", type=Path, default=Path("mnist"), help="the folder of its four files")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench-out" / "rivals")
+    options = parser.parse_args()
+    every = sorted(path.stem for path in HERE.glob("*.py") if "PINS" in literals(path))
+    if unknown := set(options.names) - set(every):
+        raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; allowed: {', '.join(every)}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    reasons = {name: namespaces() or install(name, options.out) for name in options.names or every}
+    skipped = {name: reason for name, reason in reasons.items() if reason}
+    print(*(f"skipped: {name}: {reason}\n" for name, reason in skipped.items()), sep="", end="", flush=True)
+    for repeat in range(options.repeats):  # all in turn, so that the machine's load hits all alike
+        for name in (each for each in reasons if each not in skipped):
+            for label, cell in cells(name, options, repeat):
+                measure(name, label, cell, options)
+    print(table(results(options.out), skipped))
+
+
+def namespaces() -> str:
+    done = subprocess.run([*SPACES, "ip", "link", "set", "lo", "up"], check=False, **HEARD)
+    return f"no network namespaces here, so nothing can be counted: {done.stderr.strip()}" if done.returncode else ""
+
+
+def install(name: str, out: Path) -> str:
+    """Make a rival's environment unless it is there; return why it cannot be used, or nothing."""
+    pins, python = literals(HERE / f"{name}.py")["PINS"], out.absolute() / name / "bin" / "python"
+    if not python.exists():
+        venv.create(python.parents[1], with_pip=True)
+        command = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt")]
+        command += [word for each in pins for word in each.replace("ROOT", str(ROOT)).split()]
+        done = subprocess.run(command, check=False, **HEARD)
+        if done.returncode:
+            python.unlink()  # the next run tries again
+            return f"{pins[0]} cannot be installed: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}"
+    package, _, version = pins[0].partition("==")
+    ask = f"from importlib.metadata import version; print(version({package.partition('[')[0]!r}))"
+    here = subprocess.run([str(python), "-c", ask], check=False, **HEARD).stdout.strip() if version else ""
+    return "" if here == version else f"{here or 'nothing'} is installed in {python.parents[1]}, pinned is {pins[0]}"
+
+
+def cells(name: str, options: argparse.Namespace, repeat: int) -> list[tuple[str, dict[str, Any]]]:
+    constants = literals(HERE / f"{name}.py")
+    asked = {"task": options.task, "target": options.target, "limit_s": options.limit_s}
+    every = [(label, COMMON | asked | cell | {"repeat": repeat}) for label, cell in constants["CELLS"].items()]
+    if options.kill:
+        victims, real = [1, *constants.get("SERVER", [])], [each for each in every if "simulated" not in each[1]]
+        return [(label, cell | {"kill": victim}) for label, cell in real for victim in victims]
+    if options.search and not repeat:
+        every += [(label, COMMON | asked | cell | {"repeat": 0}) for label, cell in constants.get("SEARCH", [])]
+    return every
+
+
+def measure(name: str, label: str, cell: dict[str, Any], options: argparse.Namespace) -> None:
+    if any((line["name"], line["label"], line["cell"]) == (name, label, cell) for line in results(options.out)):
+        return
+    with tempfile.TemporaryDirectory(prefix=f"rivals-{name}-") as place:
+        write_data(Path(place), cell, options.mnist)
+        python = options.out.absolute() / name / "bin" / "python"
+        environment = {each: text for each, text in os.environ.items() if each not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+        environment |= QUIET | {"RIVAL_CELL": json.dumps(cell | {"folder": place}), "HOME": place}
+        environment["PYTHONPATH"] = str(HERE)
+        environment["PATH"] = f"{python.parent}:{environment['PATH']}"
+        command = [*SPACES, sys.executable, str(HERE / "meter.py"), str(python), str(HERE / f"{name}.py")]
+        load, done = os.getloadavg()[0], subprocess.run(command, check=False, **HEARD, env=environment)
+        output = Path(place, "output.txt")
+        if done.returncode:
+            raise SystemExit(done.stdout + done.stderr)
+        tail = output.read_text(errors="replace")[-2000:] if output.exists() else ""
+    line = {"name": name, "label": label, "cell": cell, "load": load, "date": time.strftime("%F")}
+    line |= json.loads(done.stdout)
+    line |= {} if line["seconds"] or line["killed"] is not None else {"tail": tail}
+    with (options.out / "results.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    print({each: value for each, value in line.items() if each != "tail"}, line.get("tail", ""), flush=True)
+
+
+def write_data(folder: Path, cell: dict[str, Any], mnist: Path) -> None:
+    """Write data.npz (see common.py): the split and the first weights are p2pfl's own."""
+    import torch  # noqa: PLC0415 - two seconds that --help does not need
+
+    from p2pfl.config.model import TaskConfig  # noqa: PLC0415
+    from p2pfl.learn.load import load_task  # noqa: PLC0415
+    from p2pfl.learn.task import NodeContext  # noqa: PLC0415
+
+    name, nodes = {"digits": "digits", "mnist": "mnist-idx"}[cell["task"]], cell["nodes"]
+    config = TaskConfig(name=name, options={"partition": cell["split"]})
+    config.options.update({"path": str(mnist.absolute())} if cell["task"] == "mnist" else {})
+    task, arrays, pairs, test = load_task(config, folder), {}, [], (np.empty(0), np.empty(0))
+    for node in range(nodes):
+        named = {"name": f"node{node}", "seed": cell["repeat"], "base_dir": folder, "options": config.options}
+        pair, test = task.data(NodeContext(node=node, nodes=nodes, **named))
+        arrays[f"rows{node}"] = sum(len(labels) for _, labels in pairs) + np.arange(len(pair[1]))
+        pairs.append(pair)
+    arrays |= {"test_x": test[0].reshape(len(test[0]), -1), "test_y": test[1]}
+    arrays |= {"x": np.concatenate([images.reshape(len(images), -1) for images, _ in pairs])}
+    arrays |= {"y": np.concatenate([labels for _, labels in pairs])}
+    torch.manual_seed(cell["repeat"])
+    weights = {f"w{place}": each.detach().numpy() for place, each in enumerate(task.model().parameters())}
+    np.savez(folder / "data.npz", **arrays, **weights)
+
+
+if __name__ == "__main__":
+    main()

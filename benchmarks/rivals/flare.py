@@ -54,8 +54,7 @@ SEARCH = [
 
 
 # typed for fedavg, swarm
-class Net(nn.Module):
-    # jobs name a class that is built without arguments
+class Net(nn.Module):  # jobs name a class that is built without arguments
     def __init__(self) -> None:
         super().__init__()
         self.layers = make_model()
@@ -131,12 +130,8 @@ def peers(nodes: int) -> Any:
 
 def main(way: str) -> None:
     nodes, threads = CELL["nodes"], CELL["threads"]
-    asked = {
-        "min_clients": nodes - ("kill" in CELL),
-        "num_rounds": CELL["rounds"],
-        "train_script": "client.py",
-        "model": Net(),
-    }
+    least = nodes - ("kill" in CELL)
+    asked = {"min_clients": least, "num_rounds": CELL["rounds"], "train_script": "client.py", "model": Net()}
     Path("client.py").write_text("from flare import client\n\nclient()\n", encoding="utf-8")
     if way == "p2p":
         peers(nodes).simulator_run("workspace", threads=threads)

@@ -63,9 +63,8 @@ def serve(grid: Grid, _context: Context) -> None:
         model.load_state_dict(arrays.to_torch_state_dict())
         return MetricRecord({"accuracy": evaluate(model) if number and "kill" not in CELL else 0.0})
 
-    strategy = FedAvg(
-        fraction_evaluate=0.0, min_train_nodes=nodes - ("kill" in CELL), min_available_nodes=nodes - ("kill" in CELL)
-    )
+    least = nodes - ("kill" in CELL)  # else the server would wait for the dead one
+    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=least, min_available_nodes=least)
     strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=CELL["rounds"], evaluate_fn=tested)
 
 

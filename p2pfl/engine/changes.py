@@ -330,15 +330,14 @@ def _round_entry(change: RoundWasCommitted) -> Entry:
     header = {name: getattr(change, name) for name in names}
     blobs: list[Payload] = [] if change.delta is None else [as_bytes(change.delta)]
     if change.channels is not None:
-        header["whole"] = True
-        blobs.append(as_bytes(change.channels))
+        blobs = [as_bytes(change.channels)]
     if change.kept:
         header["kept"] = list(change.kept)
         blobs += [as_bytes(vector) for vector in change.kept.values()]
     if change.local is not None:
         header["local"] = [(name, array.dtype.str, array.shape) for name, array in change.local.items()]
         blobs += [as_bytes(array) for array in change.local.values()]
-    return "round", header, blobs
+    return "round" if change.channels is None else "whole", header, blobs
 
 
 def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> Change:
@@ -364,8 +363,8 @@ def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype
             return EdgeWasReset(peer=header["peer"], incarnation=header["incarnation"])
         case "edges":
             return EdgesWereChanged(added=tuple(header["added"]), dropped=tuple(header["dropped"]))
-        case "round":
-            return _round(header, blobs, dtype)
+        case "round" | "whole":
+            return _round(header, blobs, dtype, name="channels" if kind == "whole" else "delta")
         case "model":
             return ModelWasReplaced(model=np.frombuffer(blobs[0], dtype=dtype), **header)
         case "life":
@@ -375,24 +374,26 @@ def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype
     raise StorageError(f"unknown log entry {kind!r}")
 
 
-def _round(header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> RoundWasCommitted:
+def _round(
+    header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any], *, name: str
+) -> RoundWasCommitted:
     """Return the committed round of an entry.
 
-    Blobs: the delta or, if it is `whole`, the channels, if there is one; then the vectors `kept`, then `local`.
+    Blobs: the delta or the channels (`name`), if there is one; then the vectors `kept`, then `local`.
     """
-    apart = {"local", "kept", "terms", "best", "whole"}
+    apart = {"local", "kept", "terms", "best"}
     plain: dict[str, Any] = {"terms": tuple(header["terms"]), "best": header["best"] and Best(*header["best"])}
     plain |= {key: value for key, value in header.items() if key not in apart}
     named, kept = header.get("local"), header.get("kept", ())
     rest = list(blobs)[len(blobs) - len(named or ()) :]
     own = list(blobs)[len(blobs) - len(rest) - len(kept) : len(blobs) - len(rest)]
     local = {
-        name: np.frombuffer(blob, np.dtype(kind)).reshape(shape).copy()
-        for (name, kind, shape), blob in zip(named or (), rest, strict=True)
+        each: np.frombuffer(blob, np.dtype(kind)).reshape(shape).copy()
+        for (each, kind, shape), blob in zip(named or (), rest, strict=True)
     }
     vector = np.frombuffer(blobs[0], dtype) if len(blobs) > len(rest) + len(own) else None
-    plain |= {"delta": None, "channels": vector} if header.get("whole") else {"delta": vector}
-    vectors = {name: np.frombuffer(blob, dtype).copy() for name, blob in zip(kept, own, strict=True)}
+    plain |= {"delta": None} | {name: vector}
+    vectors = {each: np.frombuffer(blob, dtype).copy() for each, blob in zip(kept, own, strict=True)}
     return RoundWasCommitted(**plain, local=None if named is None else local, kept=vectors or None)
 
 

@@ -10,7 +10,6 @@ from p2pfl.core import CommitRound, StartRound
 from p2pfl.engine import entry, image
 from p2pfl.node import make_engine, read_setup, snapshot_header
 from p2pfl.storage import State, Store
-from tests.conftest import Outcome  # noqa: F401 - what tests of boards call it by
 
 TASK = """
 import torch

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from p2pfl.crypto.identity import Identity, public_text
-from tests.cli.conftest import Outcome
+from tests.conftest import Outcome
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 BOARDS = ("pi1", "pi2", "pi3", "pi4", "pi5")

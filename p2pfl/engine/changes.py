@@ -328,9 +328,8 @@ def entry(change: Change) -> Entry:
 def _round_entry(change: RoundWasCommitted) -> Entry:
     names = ("version", "rounds", "samples", "terms", "elapsed_s", "alone", "best")
     header = {name: getattr(change, name) for name in names}
-    blobs: list[Payload] = [] if change.delta is None else [as_bytes(change.delta)]
-    if change.channels is not None:
-        blobs = [as_bytes(change.channels)]
+    vector = change.delta if change.channels is None else change.channels
+    blobs: list[Payload] = [] if vector is None else [as_bytes(vector)]
     if change.kept:
         header["kept"] = list(change.kept)
         blobs += [as_bytes(vector) for vector in change.kept.values()]

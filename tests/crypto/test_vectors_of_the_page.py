@@ -15,7 +15,8 @@ from p2pfl.engine import Codecs, Engine, NodeState
 from p2pfl.wire import Offer, PartialBody, encode
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/vectors.md").read_text(encoding="ascii")
-V = {name: bytes.fromhex(value) for name, value in re.findall(r"^(\w+) = (.*(?:\n  .*)*)", PAGE, re.MULTILINE)}
+LINES = re.findall(r"^(\w+): ([0-9a-f]+(?:\n  [0-9a-f]+)*)$", PAGE, re.MULTILINE)
+V = {name: bytes.fromhex(value) for name, value in LINES}
 
 
 def same(**made):

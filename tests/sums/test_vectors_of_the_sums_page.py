@@ -9,7 +9,8 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.features import sums
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/protocol-sums.md").read_text(encoding="ascii")
-V = {name: bytes.fromhex(value) for name, value in re.findall(r"^(\w+) = (.*(?:\n  .*)*)", PAGE, re.MULTILINE)}
+LINES = re.findall(r"^(\w+): ([0-9a-f]+(?:\n  [0-9a-f]+)*)$", PAGE, re.MULTILINE)
+V = {name: bytes.fromhex(value) for name, value in LINES}
 
 
 def same(**made):

@@ -1,0 +1,110 @@
+"""decentralizepy, from its repository: eight processes that exchange models in step with the neighbors of a graph."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("MPLCONFIGDIR", sys.prefix)  # else matplotlib looks for fonts at each start
+
+from common import CELL, evaluate, make_model, own_rows, train
+
+# typed
+from decentralizepy.datasets.Dataset import Dataset
+from decentralizepy.graphs.FullyConnected import FullyConnected
+from decentralizepy.graphs.Regular import Regular
+from decentralizepy.graphs.Ring import Ring
+from decentralizepy.mappings.Linear import Linear
+from decentralizepy.models.Model import Model
+from decentralizepy.training.Training import Training
+from torch import multiprocessing as mp
+
+# end
+
+PINS = ["decentralizepy@a5d46be", "torch"]
+CELLS = {"complete": {"graph": "complete", "rate": 0.4, "limit_s": 90.0}}
+SEARCH = [
+    ("regular", {"graph": "regular", "degree": 4, "rate": 0.4, "limit_s": 90.0}),
+    ("complete", {"graph": "complete", "rate": 0.4, "steps": 50, "limit_s": 90.0}),
+    ("ring", {"graph": "ring", "rate": 0.4, "limit_s": 90.0}),
+    ("epidemic", {"way": "EL_Local", "graph": "complete", "degree": 2, "rate": 0.4, "limit_s": 90.0}),
+    ("complete", {"graph": "complete", "rate": 0.8, "limit_s": 90.0}),
+    ("complete", {"graph": "complete", "rate": 0.2, "limit_s": 90.0}),
+]
+
+
+# typed
+class Rows(Dataset):
+    def get_trainset(self, batch_size: int = 1, shuffle: bool = False) -> Any:  # noqa: ARG002 - common.train has both
+        return own_rows(self.uid)
+
+    def get_testset(self) -> Any:
+        return None
+
+    def test(self, model: Any, _loss: Any) -> tuple[float, float]:
+        return evaluate(model.layers, self.uid), 0.0
+
+
+class Net(Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = make_model()
+
+    def forward(self, inputs: Any) -> Any:
+        return self.layers(inputs)
+
+
+class Steps(Training):
+    def train(self, _dataset: Any) -> None:
+        train(self.model.layers, self.mapping.get_uid(self.rank, self.machine_id))
+
+
+# end
+
+
+def graph(nodes: int) -> Any:
+    kind, degree = CELL["graph"], CELL.get("degree", 0)
+    # typed
+    made = {"ring": Ring, "complete": FullyConnected}[kind](nodes) if kind != "regular" else Regular(nodes, degree, 0)
+    # end
+    made.adj_list = [sorted(each) for each in made.adj_list]  # since Python 3.11 random.sample takes no set
+    return made
+
+
+def main() -> None:
+    nodes, way = CELL["nodes"], CELL.get("way", "DPSGDNode")
+    Path("ip.json").write_text('{"0": "127.0.0.1"}')
+    module = f"decentralizepy.node.{way}" if way == "DPSGDNode" else f"decentralizepy.node.EpidemicLearning.{way}"
+    share = CELL.get("sharing", "PlainAverageSharing" if way != "DPSGDNode" else "Sharing")
+    sharing = {"sharing_package": f"decentralizepy.sharing.{share}", "sharing_class": share} | CELL.get("options", {})
+    # typed
+    config = {
+        "DATASET": {"dataset_package": "decentralize", "dataset_class": "Rows", "model_class": "Net", "test_dir": "."},
+        "OPTIMIZER_PARAMS": {"optimizer_package": "torch.optim", "optimizer_class": "SGD", "lr": CELL["rate"]},
+        "TRAIN_PARAMS": {"training_package": "decentralize", "training_class": "Steps", "rounds": CELL["steps"]},
+        "COMMUNICATION": {"comm_package": "decentralizepy.communication.TCP", "comm_class": "TCP"},
+        "SHARING": sharing,
+        "NODE": {"graph_degree": CELL.get("degree", 0)},
+    }
+    config["TRAIN_PARAMS"] |= {"loss_package": "torch.nn", "loss_class": "CrossEntropyLoss"}
+    config["COMMUNICATION"] |= {"addresses_filepath": "ip.json"}
+    node, mapping = getattr(importlib.import_module(module), way), Linear(1, nodes)
+    rest = [mapping, graph(nodes), config, CELL["rounds"], ".", ".", 20, 1, CELL["rounds"] + 1, 0]
+    processes = [mp.Process(target=node, args=[rank, 0, *rest]) for rank in range(nodes)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    # end
+
+
+# typed
+# $ write ip.json: one line
+# $ python decentralize.py
+# end
+
+if __name__ == "__main__":
+    importlib.import_module("decentralize").main()

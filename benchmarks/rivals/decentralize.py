@@ -25,22 +25,22 @@ from torch import multiprocessing as mp
 # end
 
 PINS = ["decentralizepy@a5d46be", "torch"]
-CELLS = {"complete": {"graph": "complete", "rate": 0.4, "limit_s": 90.0}}
+CELLS = {
+    "complete": {"graph": "complete", "rate": 0.4, "limit_s": 90.0},
+    "epidemic": {"way": "EL_Local_Timeout", "graph": "complete", "degree": 3, "timeout": 0.2, "rate": 0.4},
+}
 SEARCH = [
-    ("regular", {"graph": "regular", "degree": 4, "rate": 0.4, "limit_s": 90.0}),
+    ("complete", {"graph": "complete", "rate": 0.4, "lossy": "EliasFpzipLossy", "options": {"float_precision": 16}}),
+    ("complete", {"graph": "complete", "rate": 0.4, "sharing": "SubSampling", "options": {"alpha": 0.5}}),
     ("complete", {"graph": "complete", "rate": 0.4, "steps": 50, "limit_s": 90.0}),
-    ("ring", {"graph": "ring", "rate": 0.4, "limit_s": 90.0}),
-    ("epidemic", {"way": "EL_Local", "graph": "complete", "degree": 2, "rate": 0.4, "limit_s": 90.0}),
-    ("complete", {"graph": "complete", "rate": 0.8, "limit_s": 90.0}),
-    ("complete", {"graph": "complete", "rate": 0.2, "limit_s": 90.0}),
+    ("regular", {"graph": "regular", "degree": 4, "rate": 0.4, "limit_s": 90.0}),
+    ("ring", {"graph": "ring", "rate": 0.4}),
+    ("epidemic", {"way": "EL_Local", "graph": "complete", "degree": 3, "rate": 0.4}),
 ]
 
 
 # typed
 class Rows(Dataset):
-    def get_trainset(self, batch_size: int = 1, shuffle: bool = False) -> Any:  # noqa: ARG002 - common.train has both
-        return own_rows(self.uid)
-
     def get_testset(self) -> Any:
         return None
 
@@ -52,9 +52,6 @@ class Net(Model):
     def __init__(self) -> None:
         super().__init__()
         self.layers = make_model()
-
-    def forward(self, inputs: Any) -> Any:
-        return self.layers(inputs)
 
 
 class Steps(Training):
@@ -77,9 +74,12 @@ def graph(nodes: int) -> Any:
 def main() -> None:
     nodes, way = CELL["nodes"], CELL.get("way", "DPSGDNode")
     Path("ip.json").write_text('{"0": "127.0.0.1"}')
-    module = f"decentralizepy.node.{way}" if way == "DPSGDNode" else f"decentralizepy.node.EpidemicLearning.{way}"
+    module = f"decentralizepy.node.{'' if way == 'DPSGDNode' else 'EpidemicLearning.'}{way}"
     share = CELL.get("sharing", "PlainAverageSharing" if way != "DPSGDNode" else "Sharing")
     sharing = {"sharing_package": f"decentralizepy.sharing.{share}", "sharing_class": share} | CELL.get("options", {})
+    if lossy := CELL.get("lossy"):
+        sharing |= {"compress": True, "compression_package": f"decentralizepy.compression.{lossy}"}
+        sharing |= {"compression_class": lossy}
     # typed
     config = {
         "DATASET": {"dataset_package": "decentralize", "dataset_class": "Rows", "model_class": "Net", "test_dir": "."},
@@ -87,11 +87,11 @@ def main() -> None:
         "TRAIN_PARAMS": {"training_package": "decentralize", "training_class": "Steps", "rounds": CELL["steps"]},
         "COMMUNICATION": {"comm_package": "decentralizepy.communication.TCP", "comm_class": "TCP"},
         "SHARING": sharing,
-        "NODE": {"graph_degree": CELL.get("degree", 0)},
+        "NODE": {"graph_degree": CELL.get("degree", 0), "timeout": CELL.get("timeout", 1)},
     }
     config["TRAIN_PARAMS"] |= {"loss_package": "torch.nn", "loss_class": "CrossEntropyLoss"}
     config["COMMUNICATION"] |= {"addresses_filepath": "ip.json"}
-    node, mapping = getattr(importlib.import_module(module), way), Linear(1, nodes)
+    node, mapping = getattr(importlib.import_module(module), way.removesuffix("_Timeout")), Linear(1, nodes)
     rest = [mapping, graph(nodes), config, CELL["rounds"], ".", ".", 20, 1, CELL["rounds"] + 1, 0]
     processes = [mp.Process(target=node, args=[rank, 0, *rest]) for rank in range(nodes)]
     for process in processes:

@@ -14,13 +14,15 @@ from common import CELL, begin, evaluate, make_model, own_rows, tell, train
 # typed
 from hivemind import DHT, DecentralizedAverager, Optimizer
 from hivemind.compression import Float16Compression, NoCompression
+from hivemind.utils.mpfuture import MPFuture
 from torch import multiprocessing as mp
 
 # end
 
 PINS = ["hivemind==1.1.12", "torch"]
-CELLS = {"averager": {"rate": 0.4, "matchmaking": 1.0, "limit_s": 90.0}}
+CELLS = {"averager": {"rate": 0.4, "matchmaking": 5.0, "limit_s": 360.0}}
 SEARCH: list[Any] = []
+LOCAL = {"startup_timeout": 60, "auto_nat": False, "nat_port_map": False, "use_relay": False}  # all on one machine
 NEW_PROCESSES = 0x20000000  # CLONE_NEWPID
 
 
@@ -90,12 +92,13 @@ def peer(node: int, addresses: Path) -> None:
             os.waitpid(pid, 0)
             return
     # typed
+    MPFuture.reset_backend()  # else all nodes would share its locks
     if node:
         while not (known := addresses.read_text().split()):
             time.sleep(0.05)
-        dht = DHT(initial_peers=known, start=True, startup_timeout=60)
+        dht = DHT(initial_peers=known, start=True, **LOCAL)
     else:
-        dht = DHT(start=True, startup_timeout=60)
+        dht = DHT(start=True, **LOCAL)
         addresses.write_text(" ".join(map(str, dht.get_visible_maddrs())))
     # end
     (optimizer if CELL.get("way") == "optimizer" else averager)(node, dht)

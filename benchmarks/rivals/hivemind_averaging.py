@@ -1,4 +1,8 @@
-"""hivemind 1.1.12: eight processes average their models, by DecentralizedAverager or by Optimizer with local updates."""
+"""hivemind 1.1.12: eight processes average models, by DecentralizedAverager or by Optimizer with local updates.
+
+A group that is whole averages at once; otherwise after the matchmaking time (its guide: 3 to 5 s for small local runs),
+so that the group is all eight: rounds alone are those of all joined to all in decentralize.py.
+"""
 
 from __future__ import annotations
 

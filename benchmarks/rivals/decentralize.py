@@ -1,13 +1,13 @@
 """decentralizepy, from a clone at the pinned commit: eight processes that average models with neighbors, in step.
 
-DECENTRALIZEPY names the clone, since the index has no package of it that installs. The search, rounds to .9 on shards:2,
-averaging alone, the weights and split of seed 0, 2,000 steps at most (steps a round, rate: rounds), all joined to all:
-10, .2: 30; .4: 19; .8: 20; 20, .2: 27; .4: 14; .8: 16; 50, .2: 22; .4: 13; .8: 17; 100, .2: 19; .4: 14; .8: 11. In
-decentralizepy, seconds after the start at a load of 10 to 25 on two cores: all to all at .4, 20 steps: 16 rounds, 6 s;
-50: 13, 12 s; random neighbors, four each: .872 after 52 tests, 19 s; a ring at .2: .483 after 19, 11 s. Epidemic
-averaging with two receivers drawn for each model: alone 10, .4: 111; 20 steps: never. D-PSGD waits for every neighbor; of
-its nodes EL_Local_Timeout alone does not. Each node tests after each round up to the 49th, then after each second.
-Turned off: plots of the loss on the training rows.
+DECENTRALIZEPY names the clone. The search, rounds to .9 on shards:2, averaging alone, the weights and split of seed 0,
+2,000 steps at most (steps a round, rate: rounds), all joined to all: 10, .2: 30; .4: 19; .8: 20; 20, .2: 27; .4: 14;
+.8: 16; 50, .2: 22; .4: 13; .8: 17; 100, .2: 19; .4: 14; .8: 11. In decentralizepy, seconds after the start at a load
+of 10 to 25 on two cores: all to all at .4, 20 steps: 16 rounds, 6 s; 50: 13, 12 s; random neighbors, four each: .872
+after 52 tests, 19 s; a ring at .2: .483 after 19, 11 s. Epidemic averaging alone, two receivers drawn for each model:
+10, .2: 137; .4: 111; .8: 118; with 20 steps or more: never. D-PSGD waits for every neighbor; of its nodes
+EL_Local_Timeout alone does not. Each node tests after each round up to the 49th, then after each second. Turned off:
+plots of the loss on the training rows.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 os.environ.setdefault("MPLCONFIGDIR", sys.prefix)  # else matplotlib looks for fonts at each start
 
+import torch._dynamo  # once before the forks: else each node loads it at its first step
 from common import CELL, evaluate, make_model, train
 
 # typed

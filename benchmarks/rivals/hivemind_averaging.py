@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # once before the forks: else each node loads it at its first step
 from common import CELL, begin, evaluate, make_model, own_rows, tell, train
 
 # typed
@@ -24,7 +25,7 @@ from torch import multiprocessing as mp
 # end
 
 PINS = ["hivemind==1.1.12", "torch"]
-CELLS = {"averager": {"rate": 0.4, "matchmaking": 5.0, "limit_s": 360.0}}
+CELLS = {"averager": {"rate": 0.4, "matchmaking": 5.0, "limit_s": 170.0}}
 SEARCH: list[Any] = []
 LOCAL = {"startup_timeout": 60, "auto_nat": False, "nat_port_map": False, "use_relay": False}  # all on one machine
 NEW_PROCESSES = 0x20000000  # CLONE_NEWPID

@@ -20,7 +20,7 @@ from typing import Any
 
 os.environ.setdefault("MPLCONFIGDIR", sys.prefix)  # else matplotlib looks for fonts at each start
 
-import torch._dynamo  # once before the forks: else each node loads it at its first step
+import torch._dynamo  # noqa: F401 - once before the forks: else each node loads it at its first step
 from common import CELL, evaluate, make_model, train
 
 # typed

@@ -69,6 +69,12 @@ def namespaces() -> str:
 def install(name: str, out: Path) -> str:
     """Make a rival's environment unless it is there; return why it cannot be used, or nothing."""
     pins, python = literals(HERE / f"{name}.py")["PINS"], out.absolute() / name / "bin" / "python"
+    package, _, commit = pins[0].partition("@")
+    if commit:  # not from an index: the folder that a variable names
+        pins[0] = os.environ.get(package.upper(), "")
+        command = ["git", "-C", pins[0] or os.devnull, "rev-parse", "HEAD"]
+        if not subprocess.run(command, check=False, **HEARD).stdout.startswith(commit):
+            return f"{package.upper()} names no clone of {package} at {commit}"
     if not python.exists():
         venv.create(python.parents[1], with_pip=True)
         command = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt")]

@@ -43,6 +43,16 @@ def test_without_namespaces_nothing_is_measured_and_the_table_says_so(tmp_path, 
     assert "not measured: flare: no network namespaces here" in capsys.readouterr().out.splitlines()[-1]
 
 
+def test_a_rival_without_a_clone_at_its_commit_is_skipped_and_the_table_says_so(tmp_path, monkeypatch, capsys, rivals):
+    monkeypatch.setattr(rivals("run"), "SPACES", ["true"])
+    monkeypatch.setattr(sys, "argv", ["run.py", "decentralize", "--out", str(tmp_path)])
+    for named in ("", str(tmp_path)):
+        monkeypatch.setenv("DECENTRALIZEPY", named)
+        rivals("run").main()
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last.endswith("decentralize: DECENTRALIZEPY names no clone of decentralizepy at a5d46be")
+
+
 def test_the_table_has_medians_of_those_that_arrived_and_who_went_on(tmp_path, rivals):
     lines = [*(LINE | {"seconds": each} for each in (4, 0, 8)), LINE | {"cell": CELL | {"kill": 1}, "killed": 1}]
     (tmp_path / "results.jsonl").write_text("\n".join(json.dumps(line | {"after": {"0": 9}}) for line in lines))

@@ -60,7 +60,7 @@ class Tests(SimulationEventReceiver):
             for place, node in self.nodes.items():
                 evaluate(node.model_handler.model, place)
 
-    def update_message(self, failed: bool, msg: Any = None) -> None:
+    def update_message(self, failed: bool, msg: Any = None) -> None:  # noqa: FBT001 - its name and place are gossipy's
         pass
 
     def update_end(self) -> None:

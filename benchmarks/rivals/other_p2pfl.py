@@ -12,25 +12,37 @@ from typing import Any
 import torch
 from common import CELL, evaluate, make_model, own_rows, train
 
-# typed
-from p2pfl.settings import Settings
+PINS = ["p2pfl[dp]==0.4.4", "torch", "pyarrow<21", "huggingface_hub<1"]
+CELLS = {"processes": {"rate": 0.4, "steps": 50}, "memory": {"rate": 0.4, "steps": 50, "simulated": True}}
+SEARCH = [
+    ("memory", {"rate": 0.4, "simulated": True}),
+    ("memory", {"rate": 0.4, "steps": 50, "simulated": True, "graph": "full"}),
+    ("memory", {"rate": 0.4, "steps": 50, "simulated": True, "models_period": 0.02}),
+    ("memory", {"rate": 0.4, "steps": 50, "simulated": True, "models_period": 1.0, "models": 2}),
+    ("memory", {"rate": 0.4, "simulated": True, "trainset": 4}),
+]
 
-Settings.general.DISABLE_RAY = True
+if __name__ == "__main__" and not (CELL.get("simulated") or sys.argv[1:]):  # it does not need what a node imports
+    # typed for processes
+    # $ python other_p2pfl.py NODE (for each node)
+    # end
+    started = [subprocess.Popen([sys.executable, __file__, str(place)]) for place in range(CELL["nodes"])]
+    sys.exit(max(each.wait() for each in started))
+
+# typed
+from p2pfl.settings import Settings  # noqa: E402 - only a node needs it
+
+Settings.general.DISABLE_RAY = True  # which the import below would start
 Settings.set_from_dict(
     {
-        "general": {"LOG_LEVEL": "WARNING"},
+        "general": {"LOG_LEVEL": "ERROR"},
         "heartbeat": {"PERIOD": 1, "TIMEOUT": 10, "WAIT_CONVERGENCE": 1},
-        "gossip": {
-            "PERIOD": CELL.get("period", 0.05),
-            "MODELS_PERIOD": CELL.get("models_period", 0.2),
-            "MODELS_PER_ROUND": CELL.get("models", 8),
-            "EXIT_ON_X_EQUAL_ROUNDS": 50,
-            "AMOUNT_LAST_MESSAGES_SAVED": 10000,
-            "MESSAGES_PER_PERIOD": 1000,
-        },
+        "gossip": {"PERIOD": 0.05, "AMOUNT_LAST_MESSAGES_SAVED": 10000, "EXIT_ON_X_EQUAL_ROUNDS": 50},
         "training": {"AGGREGATION_TIMEOUT": 20},
     }
 )
+Settings.gossip.MODELS_PERIOD = CELL.get("models_period", 0.2)
+Settings.gossip.MODELS_PER_ROUND = CELL.get("models", 8)
 from datasets import Dataset, DatasetDict  # noqa: E402 - the settings are read on import
 from p2pfl.communication.protocols.protobuff.grpc import GrpcCommunicationProtocol  # noqa: E402
 from p2pfl.communication.protocols.protobuff.memory import MemoryCommunicationProtocol  # noqa: E402
@@ -38,16 +50,12 @@ from p2pfl.learning.aggregators.fedavg import FedAvg  # noqa: E402
 from p2pfl.learning.dataset.p2pfl_dataset import P2PFLDataset  # noqa: E402
 from p2pfl.learning.frameworks.learner import Learner  # noqa: E402
 from p2pfl.learning.frameworks.p2pfl_model import P2PFLModel  # noqa: E402
-from p2pfl.node import Node  # noqa: E402
 from p2pfl.utils.topologies import TopologyFactory  # noqa: E402
 from p2pfl.utils.utils import wait_convergence  # noqa: E402
 
-# end
+from p2pfl.node import Node  # noqa: E402
 
-PINS = ["p2pfl[dp]==0.4.4", "torch", "pyarrow<21", "huggingface_hub<1"]
-CELLS = {"processes": {"rate": 0.4, "steps": 50}, "memory": {"rate": 0.4, "steps": 50, "simulated": True}}
-SEARCH = []
-FULL = "complete"
+# end
 
 
 # typed
@@ -109,41 +117,31 @@ def learn(node: Any) -> None:
 
 
 def one(place: int) -> None:
-    nodes, complete = CELL["nodes"], CELL.get("graph") == FULL
+    nodes = CELL["nodes"]
     # typed for processes
     addresses = [f"127.0.0.1:{9000 + each}" for each in range(nodes)]
     node = make_node(place, addresses[place], GrpcCommunicationProtocol())
-    for other in range(place) if complete else [(place + 1) % nodes]:
-        while not node.connect(addresses[other]):
-            time.sleep(0.2)
-    wait_convergence([node], nodes - 1, wait=100)
+    while not node.connect(addresses[(place + 1) % nodes]):
+        time.sleep(0.2)
+    wait_convergence([node], nodes - 1, wait=300)
     Path(f"known{place}").touch()
     while len(list(Path().glob("known*"))) < nodes:
         time.sleep(0.2)
     if place == 0:
         learn(node)
     threading.Event().wait()
-    # $ python other_p2pfl.py NODE (for each node)
     # end
 
 
 def memory() -> None:
     # typed for memory
     nodes = [make_node(place, f"node-{place}", MemoryCommunicationProtocol()) for place in range(CELL["nodes"])]
-    graph = "full" if CELL.get("graph") == FULL else "ring"
-    TopologyFactory.connect_nodes(TopologyFactory.generate_matrix(graph, len(nodes)), nodes)
-    wait_convergence(nodes, len(nodes) - 1, wait=100)
+    TopologyFactory.connect_nodes(TopologyFactory.generate_matrix(CELL.get("graph", "ring"), len(nodes)), nodes)
+    wait_convergence(nodes, len(nodes) - 1, wait=300)
     learn(nodes[0])
     # $ python other_p2pfl.py
     # end
 
 
 if __name__ == "__main__":
-    if CELL.get("simulated"):
-        memory()
-    elif sys.argv[1:]:
-        one(int(sys.argv[1]))
-    else:
-        started = [subprocess.Popen([sys.executable, __file__, str(place)]) for place in range(CELL["nodes"])]
-        for each in started:
-            each.wait()
+    memory() if CELL.get("simulated") else one(int(sys.argv[1]))

@@ -26,6 +26,7 @@ from gossipy.simul import GossipSimulator, SimulationEventReceiver  # noqa: E402
 PINS = ["gossipy-dfl==0.0.1", "torch"]
 CELLS = {"simulation": {"rate": 0.4, "simulated": True}}
 SEARCH: list[Any] = []
+LENGTH = 10  # instants in a round; each node speaks at one of them
 
 
 # typed
@@ -56,7 +57,7 @@ class Tests(SimulationEventReceiver):
         self.nodes = nodes
 
     def update_timestep(self, t: int) -> None:
-        if (t + 1) % CELL["length"] == 0:
+        if (t + 1) % LENGTH == 0:
             for place, node in self.nodes.items():
                 evaluate(node.model_handler.model, place)
 
@@ -82,8 +83,8 @@ def main() -> None:
         create_model_mode=CreateModelMode[CELL.get("mode", "MERGE_UPDATE")],
     )
     network = StaticP2PNetwork(CELL["nodes"], None if CELL.get("graph") == "complete" else ring)
-    nodes = GossipNode.generate(Data(), network, handler, CELL["length"], sync=CELL.get("sync", True))
-    simulator = GossipSimulator(nodes, Data(), CELL["length"], AntiEntropyProtocol[CELL.get("protocol", "PUSH_PULL")])
+    nodes = GossipNode.generate(Data(), network, handler, LENGTH, sync=True)
+    simulator = GossipSimulator(nodes, Data(), LENGTH, AntiEntropyProtocol[CELL.get("protocol", "PUSH_PULL")])
     simulator.add_receiver(Tests(nodes))
     begin(0)
     simulator.init_nodes()

@@ -1,4 +1,12 @@
-"""gossipy: TODO."""
+"""gossipy 0.0.1, a simulator of gossip learning in one process: nodes call each other, and nothing crosses a socket.
+
+The search, on two busy cores, in turn: worst node's best test and rounds in 8 CPU-seconds of learning, by one step
+after each merge: ring at .05: .689, 182; .1: .769, 178; .2: .869, 247; all joined to all at .05: .822, 211; .2: .886,
+199; .1, merging after the step (`UPDATE_MERGE`): ring .792, 160; all .722, 85; taking over what comes (`UPDATE`): .106.
+With more time: ring at .8: .914, 208 rounds, 12 s; all at .4: .914, 167 rounds, 11 s. An epoch or two after each merge,
+its default, never: .644 at .2, .492 at .4. A node's model is tested after its own step, as gossipy does. Spared are its
+progress bar, which costs more than a round of eight nodes, and its own tests, which compute five scores.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +32,15 @@ from gossipy.simul import GossipSimulator, SimulationEventReceiver  # noqa: E402
 # end
 
 PINS = ["gossipy-dfl==0.0.1", "torch"]
-CELLS = {"simulation": {"rate": 0.4, "simulated": True}}
-SEARCH: list[Any] = []
+CELLS = {"simulation": {"rate": 0.4, "epochs": 0, "graph": "complete", "simulated": True}}
+SEARCH = [
+    ("simulation", {"rate": 0.2, "epochs": 1, "simulated": True}),
+    ("simulation", {"rate": 0.4, "epochs": 2, "graph": "complete", "simulated": True}),
+    ("simulation", {"rate": 0.2, "epochs": 0, "simulated": True}),
+    ("simulation", {"rate": 0.8, "epochs": 0, "simulated": True}),
+    ("simulation", {"rate": 0.8, "epochs": 0, "graph": "complete", "simulated": True}),
+    ("simulation", {"rate": 0.1, "epochs": 0, "mode": "UPDATE_MERGE", "simulated": True}),
+]
 LENGTH = 10  # instants in a round; each node speaks at one of them
 
 
@@ -78,7 +93,7 @@ def main() -> None:
         torch.optim.SGD,
         {"lr": CELL["rate"]},
         torch.nn.CrossEntropyLoss(),
-        local_epochs=CELL["epochs"],
+        local_epochs=CELL["epochs"],  # 0: one step
         batch_size=CELL["batch"],
         create_model_mode=CreateModelMode[CELL.get("mode", "MERGE_UPDATE")],
     )

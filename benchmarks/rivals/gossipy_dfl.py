@@ -3,9 +3,10 @@
 The search, on two busy cores, in turn: worst node's best test and rounds in 8 CPU-seconds of learning, by one step
 after each merge: ring at .05: .689, 182; .1: .769, 178; .2: .869, 247; all joined to all at .05: .822, 211; .2: .886,
 199; .1, merging after the step (`UPDATE_MERGE`): ring .792, 160; all .722, 85; taking over what comes (`UPDATE`): .106.
-With more time: ring at .8: .914, 208 rounds, 12 s; all at .4: .914, 167 rounds, 11 s. An epoch or two after each merge,
-its default, never: .644 at .2, .492 at .4. A node's model is tested after its own step, as gossipy does. Spared are its
-progress bar, which costs more than a round of eight nodes, and its own tests, which compute five scores.
+With more time: ring at .8: .914, 208 rounds, 12 s; all at .4: .914, 167 rounds, 11 s. In a minute at a load of 13 to 25
+after each merge an epoch, its default, at .2: .644; two at .4: .492. A node's model is tested after its own step, as
+gossipy does. Spared are its progress bar, which costs more than a round of eight nodes, and its own tests, which
+compute four scores.
 """
 
 from __future__ import annotations
@@ -67,6 +68,9 @@ class Data:
         return False
 
 
+# end
+
+
 class Tests(SimulationEventReceiver):
     def __init__(self, nodes: Any) -> None:
         self.nodes = nodes
@@ -83,6 +87,7 @@ class Tests(SimulationEventReceiver):
         pass
 
 
+# typed
 def main() -> None:
     LOG.setLevel("ERROR")
     simul.track = lambda steps, **_: (step for step in steps)  # its progress bar costs more than a round of few nodes

@@ -1,13 +1,13 @@
 """The other project called p2pfl: FedAvg of nodes without a server, over gRPC or in one process's memory.
 
-The search, s to .9 after the start, and rounds, on two busy cores: memory, 20 steps at .4: 19 s, 14 (load 14);
-processes: 53 s, 16 (load 11). Rounds by steps and rate are FedAvg's (see flower.py). Its defaults are unkind here: four
-of the nodes train, models go out once a second, to two nodes, and Lightning's learner takes rows in their order; so
-all train, models go out five times a second, and `Local` is a learner of one's own, as its docs allow, with the common
-steps, tested as soon as a round's model is there. The graph carries votes and heartbeats; models go straight to all
-that train. Its extra for torch pins torch 2.2, so it is not installed; Scaffold and FedProx need it and were not tried.
-The package cannot be imported without opendp. Its wheel has no certificates, so gRPC is not encrypted. For a killed
-node it waits 20 s (by default 300).
+The search, s to .9 after the start, rounds, CPU-s in all, on two busy cores: memory, 20 steps at .4: 19 s, 14, 10 (load
+14); 50: 78 s, 12, 12 (load 36); processes, 20: 53 s, 16, 71 (load 11). Rounds by steps and rate are FedAvg's, see
+flower.py. Its defaults are unkind here: four nodes train, models go out once a second, to two nodes, and Lightning's
+learner takes rows in their order; so all train, models go out five times a second, and `Local` is a learner of one's
+own, which its docs allow, with the common steps, tested as soon as a round's model is there. The graph carries votes
+and heartbeats; models go straight to all that train. Its extra for torch pins torchvision 0.17 and so torch 2.2: it is
+not installed; Scaffold and FedProx need it and were not tried. The package cannot be imported without opendp. Its wheel
+has no certificates, so gRPC is not encrypted. For a killed node it waits 20 s (by default 300).
 """
 
 from __future__ import annotations

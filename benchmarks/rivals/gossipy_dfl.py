@@ -39,7 +39,6 @@ SEARCH = [
     ("simulation", {"rate": 0.4, "epochs": 2, "graph": "complete", "simulated": True}),
     ("simulation", {"rate": 0.2, "epochs": 0, "simulated": True}),
     ("simulation", {"rate": 0.8, "epochs": 0, "simulated": True}),
-    ("simulation", {"rate": 0.8, "epochs": 0, "graph": "complete", "simulated": True}),
     ("simulation", {"rate": 0.1, "epochs": 0, "mode": "UPDATE_MERGE", "simulated": True}),
 ]
 LENGTH = 10  # instants in a round; each node speaks at one of them

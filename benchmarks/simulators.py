@@ -7,24 +7,23 @@ round, then exchanges float32 models in a random graph of degree 4:
     p2pfl-in-step    its arrays in step: each round an exchange with all four neighbors, on `--device`
     p2pfl-apart      its arrays, each node at its own pace: some 1.5 exchanges with each of the four a round
     gossipy          a push to a random neighbor, which averages and trains (`MERGE_UPDATE`)
-    flower           a message to each node with its own model, one actor; the ServerApp averages pairs by the matchings
-    blazefl          a local step of each client in its thread pool, pairs as in flower
+    blazefl          a local step of each client in its thread pool, then pairs are averaged by the matchings
 
-Flower and BlazeFL have no edges between clients, so their servers do what a gossip needs, in one operation on an array
-for a whole matching. A node-update is one local step with the exchanges before or after it.
+BlazeFL has no edges between clients, so its server does what a gossip needs, in one operation on an array for a whole
+matching. A node-update is one local step with the exchanges before or after it. How soon simulators of eight nodes
+reach an accuracy is measured in rivals/.
 
 Each other simulator runs in an interpreter of its own, which has it installed; those not given are skipped:
     python -m venv /tmp/gossipy && /tmp/gossipy/bin/pip install gossipy-dfl==0.0.1 torch==2.13.0
-    python -m venv /tmp/flower && /tmp/flower/bin/pip install "flwr[simulation]==1.42.0" torch==2.13.0
     python3.12 -m venv /tmp/blazefl && /tmp/blazefl/bin/pip install blazefl==2.0.3 torch==2.13.0
 (torchvision and other data sets' packages that gossipy imports may be missing.)
 
-CPU is that of all processes of a simulator from the first round to the last, without imports and set-up; memory is the
-largest sum of their proportional set sizes, sampled twice a second. A run ends after --rounds, or in the first round
-after --limit seconds; then the figure is of the rounds it finished, and the column `rounds` shows how many. Those of
-p2pfl have no limit. Accuracy is the mean over at most 100 nodes' models.
+CPU is that of a simulator's process from the first round to the last, without imports and set-up; memory is its largest
+proportional set size, sampled twice a second. A run ends after --rounds, or in the first round after --limit seconds;
+then the figure is of the rounds it finished, and the column `rounds` shows how many. Those of p2pfl have no limit.
+Accuracy is the mean over at most 100 nodes' models.
 
-Usage: python benchmarks/simulators.py --gossipy /tmp/gossipy/bin/python --flower /tmp/flower/bin/python ...
+Usage: python benchmarks/simulators.py --gossipy /tmp/gossipy/bin/python --blazefl /tmp/blazefl/bin/python ...
 Five minutes on a GPU: python benchmarks/simulators.py --device cuda --only p2pfl-in-step p2pfl-apart
 (the column `updates/s` counts there, as a processor that waits for a GPU is busy)
 """
@@ -35,10 +34,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -60,8 +57,6 @@ TESTED = 100
 STUBBED = ("torchvision", "torchvision.datasets", "torchvision.transforms")
 BEGIN, END = "begin", "end"
 PAUSE_S = 0.5
-SUBREAPER = 36
-"""Linux's PR_SET_CHILD_SUBREAPER: processes whose parent has ended become ours, so that none is missed or left."""
 HEADS = ("simulator", "nodes", "rounds", "updates/CPU-s", "updates/s", "memory MB", "accuracy", "")
 COLUMNS = "{:14} {:>7} {:>7} {:>14} {:>10} {:>10} {:>9}  {}"
 
@@ -230,60 +225,6 @@ def run_gossipy(work: Work) -> None:
     work.end(done, work.nodes * done, models)
 
 
-def run_flower(work: Work) -> None:
-    os.environ |= {"RAY_DEDUP_LOGS": "0", "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-    from flwr.clientapp import ClientApp
-    from flwr.serverapp import ServerApp
-    from flwr.simulation import run_simulation
-
-    client, server = ClientApp(), ServerApp()
-    x, y = work.x, work.y
-
-    @client.train()  # type: ignore[untyped-decorator]
-    def train(message: Any, context: Any) -> Any:
-        place = int(context.node_config["partition-id"])
-        model = trained(message.content["arrays"].to_numpy_ndarrays()[0], x[place], y[place])
-        answer = {"arrays": ArrayRecord([model]), "place": MetricRecord({"place": place})}
-        return Message(content=RecordDict(answer), reply_to=message)
-
-    @server.main()  # type: ignore[untyped-decorator]
-    def gossip(grid: Any, context: Any) -> None:  # noqa: ARG001 - Flower's signature
-        while len(members := list(grid.get_node_ids())) < work.nodes:
-            time.sleep(0.1)
-        models = first_models(work.nodes)
-        places: dict[int, int] = {}
-
-        def ask(asked: list[int]) -> int:
-            contents = [RecordDict({"arrays": ArrayRecord([models[places.get(member, 0)]])}) for member in asked]
-            pairs = zip(contents, asked, strict=True)
-            messages = [Message(content=content, dst_node_id=member, message_type="train") for content, member in pairs]
-            for reply in grid.send_and_receive(messages):
-                place = int(reply.content["place"]["place"])
-                places[reply.metadata.src_node_id] = place
-                models[place] = reply.content["arrays"].to_numpy_ndarrays()[0]
-            return len(messages)
-
-        ask(members[:1])  # starts the actor
-        work.begin()
-        updates = done = 0
-        while done < work.rounds and not work.late:
-            for low in range(0, work.nodes, TESTED):
-                updates += ask(members[low : low + TESTED])
-                if work.late:
-                    break
-            models = work.mixed(models, done)
-            done += 1
-        work.end(updates / work.nodes, updates, models)
-
-    run_simulation(
-        server_app=server,
-        client_app=client,
-        num_supernodes=work.nodes,
-        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0}, "init_args": {"num_cpus": 1}},
-    )
-
-
 def run_blazefl(work: Work) -> None:
     import threading
 
@@ -319,7 +260,6 @@ SIMULATORS: dict[str, Callable[[Work], None]] = {
     "p2pfl-in-step": partial(run_p2pfl, clock="in-step"),
     "p2pfl-apart": partial(run_p2pfl, clock="apart"),
     "gossipy": run_gossipy,
-    "flower": run_flower,
     "blazefl": run_blazefl,
 }
 
@@ -343,19 +283,6 @@ def write_task(path: Path, nodes: int, seed: int = 0) -> None:
     np.savez(path, x=x.numpy()[rows], y=y.numpy()[rows], test_x=test_x, test_y=test_y, matchings=matchings)
 
 
-def processes() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
-
-
-def total(figure: Callable[[psutil.Process], float]) -> float:
-    """Sum a figure over the processes of the simulator that has been started."""
-    whole = 0.0
-    for process in processes():
-        with contextlib.suppress(psutil.Error):
-            whole += figure(process)
-    return whole
-
-
 def measure(name: str, python: str, task: Path, size: tuple[str, str], asked: argparse.Namespace) -> dict[str, Any]:
     """Run one simulator for nodes and rounds in `size`, and return its figures; or why there are none."""
     with tempfile.TemporaryDirectory() as folder:
@@ -367,9 +294,7 @@ def measure(name: str, python: str, task: Path, size: tuple[str, str], asked: ar
             try:
                 row = watched(child, limit_s)
             finally:
-                for process in processes():
-                    with contextlib.suppress(psutil.Error):
-                        process.kill()
+                child.kill()
         if "accuracy" not in row:
             row.setdefault("why", (said.read_text().strip().splitlines() or ["no output"])[-1][-80:])
     return {"simulator": name, "nodes": int(size[0]), "asked": int(size[1])} | row
@@ -380,12 +305,14 @@ def watched(child: subprocess.Popen[str], limit_s: float) -> dict[str, Any]:
         raise ValueError("the simulator was started without pipes")
     os.set_blocking(child.stdout.fileno(), False)
     marks: dict[str, tuple[float, float]] = {}
+    process = psutil.Process(child.pid)
     most, row, deadline = 0.0, {}, time.monotonic() + 4 * limit_s + 120
     while "accuracy" not in row:
-        most = max(most, total(lambda process: process.memory_full_info().pss) / 1e6)
+        with contextlib.suppress(psutil.Error):  # it may have ended
+            most = max(most, process.memory_full_info().pss / 1e6)
         for line in iter(child.stdout.readline, ""):
             if line.strip() in {BEGIN, END}:
-                marks[line.strip()] = total(lambda process: sum(process.cpu_times()[:4])), time.monotonic()
+                marks[line.strip()] = sum(process.cpu_times()[:4]), time.monotonic()
                 child.stdin.write("\n")
                 child.stdin.flush()
             elif line.startswith("{"):
@@ -421,7 +348,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for a run, after its set-up")
     parser.add_argument("--repeats", type=int, default=1, help="all simulators in turn, so often")
     parser.add_argument("--only", nargs="+", choices=SIMULATORS, default=list(SIMULATORS), metavar="SIMULATOR")
-    for name in ("gossipy", "flower", "blazefl"):
+    for name in ("gossipy", "blazefl"):
         parser.add_argument(f"--{name}", metavar="PYTHON", help=f"an interpreter that has {name}")
     parser.add_argument("--device", help="of the arrays, as cuda")
     parser.add_argument("--json", type=Path, help="also write the figures there")
@@ -430,8 +357,6 @@ def main() -> None:
     for name, python in pythons.items():
         if not python:
             print(f"{name}: skipped, for --{name} PYTHON was not given")
-    ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a simulator's processes are ended, too
     print(COLUMNS.format(*HEADS))
     rows = []
     for _ in range(arguments.repeats):

@@ -100,7 +100,8 @@ insecure = true
 
 def processes() -> None:
     home, app = Path("home"), Path("app")
-    home.mkdir(), app.mkdir()
+    home.mkdir()
+    app.mkdir()
     (home / "config.toml").write_text(CONFIG)
     (app / "pyproject.toml").write_text(PYPROJECT)
     (app / "app.py").write_text("import flower\n\nclient = flower.client\nserver = flower.server\n")

@@ -20,7 +20,7 @@ from p2pfl import Task
 # end
 
 PINS = ["-e ROOT[torch]"]
-CELLS: dict[str, dict[str, float]] = {"launch": {}}
+CELLS = {"launch": {"cifar10": {"limit_s": 900.0}}}
 SEARCH = [("launch", {"rate": 0.4}), ("launch", {"rate": 0.4, "steps": 50})]
 HERE: list[int] = []
 

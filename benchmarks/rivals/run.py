@@ -45,7 +45,10 @@ TASKS: dict[str, dict[str, Any]] = {
     "mnist": {"task": "mnist", "target": 0.9},
     "cifar10": {"task": "cifar10", "target": 0.45, "rate": 0.05, "tested": 500},
 }
-NOT_MEASURED: dict[str, str] = {}
+NOT_MEASURED = {
+    "DisCo": "its npm client (discojs-node 2.1.1) needs binaries of WebRTC and libtensorflow, which npm gets from GitHub "
+    "and Google: neither could be fetched or built where this was tried; npm has no disco-server"
+}
 QUIET = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 HEAD = "| system | runs | to target, s | after start, s | CPU-s | MB | peak MB | rounds | lines | worst node | load |"
 HIDDEN = {"nodes", "rounds", "way", "simulated", "threads"}

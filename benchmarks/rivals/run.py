@@ -29,6 +29,7 @@ import time
 import venv
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -45,10 +46,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "mnist": {"task": "mnist", "target": 0.9},
     "cifar10": {"task": "cifar10", "target": 0.45, "rate": 0.05, "tested": 500},
 }
-NOT_MEASURED = {
-    "DisCo": "its npm client (discojs-node 2.1.1) needs binaries of WebRTC and libtensorflow, which npm gets from GitHub "
-    "and Google: neither could be fetched or built where this was tried; npm has no disco-server"
-}
+NOT_MEASURED = {"DisCo": "npm has no server of it; its client there needs binaries that GitHub and Google alone have"}
 QUIET = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 HEAD = "| system | runs | to target, s | after start, s | CPU-s | MB | peak MB | rounds | lines | worst node | load |"
 HIDDEN = {"nodes", "rounds", "way", "simulated", "threads"}
@@ -253,10 +251,8 @@ def results(out: Path) -> list[dict[str, Any]]:
     """Read the lines of results.jsonl; the last may be half written."""
     path, lines = out / "results.jsonl", []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
+        with suppress(ValueError):
             lines.append(json.loads(line))
-        except ValueError:
-            continue
     return lines
 
 
@@ -265,10 +261,8 @@ def literals(path: Path) -> dict[str, Any]:
     found = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id.isupper():
-            try:
+            with suppress(ValueError):
                 found[node.targets[0].id] = ast.literal_eval(node.value)
-            except ValueError:
-                continue
     return found
 
 

@@ -49,7 +49,7 @@ PARTS = {
     "cifar",
     "mutants",
     "recorded",
-    *(f"rivals/{name}" for name in ("common", "flare", "flower", "meter", "ours", "run")),
+    *(f"rivals/{name}" for name in ("byzfl_rules", "common", "flare", "flower", "meter", "ours", "run")),
     "robust/tables",
     "secaggplus",
     "soak",

@@ -46,9 +46,12 @@ def test_without_namespaces_nothing_is_measured_and_the_table_says_so(tmp_path, 
 def test_the_table_has_medians_of_those_that_arrived_and_who_went_on(tmp_path, rivals):
     lines = [*(LINE | {"seconds": each} for each in (4, 0, 8)), LINE | {"cell": CELL | {"kill": 1}, "killed": 1}]
     (tmp_path / "results.jsonl").write_text("\n".join(json.dumps(line | {"after": {"0": 9}}) for line in lines))
-    text = rivals("run").table(tmp_path, {})
+    (tmp_path / "byzfl_rules.md").write_text("its own table")
+    text = rivals("run").table(tmp_path, {"gossipy": "no reason given"})
     assert "| 2 of 3 | 6.0 | 1.0 | 2.0 | 5.00 | 70 | 3 |" in text
     assert "node 1 after three rounds: 1 of 1 others made five rounds more" in text
+    assert "\nits own table\n" in text
+    assert "\nnot measured: gossipy: no reason given" in text
 
 
 def test_a_run_has_arrived_when_the_last_test_of_every_node_reached_the_target(tmp_path, rivals):

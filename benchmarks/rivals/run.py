@@ -193,7 +193,7 @@ def write_data(folder: Path, cell: dict[str, Any], options: argparse.Namespace) 
 def table(out: Path, skipped: dict[str, str]) -> str:
     """Return the runs to the target, those in which a process was killed, the scripts' own tables, what is missing."""
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
-    for line in results(out):
+    for line in (each for each in results(out) if (HERE / f"{each['name']}.py").exists()):
         cell = {key: value for key, value in line["cell"].items() if key not in {"repeat", "limit_s"}}
         groups[line["name"], line["label"], json.dumps(cell)].append(line)
     texts, killed = [HEAD, "| --- " * 11 + "|"], list[str]()

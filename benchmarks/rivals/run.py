@@ -176,7 +176,7 @@ def write_data(folder: Path, cell: dict[str, Any], options: argparse.Namespace) 
     named = {"partition": cell["split"]} | {key: cell[key] for key in {"tested"} & cell.keys()}
     named |= {} if cell["task"] == "digits" else {"path": str(getattr(options, cell["task"]).absolute())}
     task: Any = load_task(TaskConfig(name=names[cell["task"]], options=named), folder)
-    arrays, pairs, test, rows = dict[str, Any](), list[Any](), (), 0
+    arrays, pairs, test, rows = dict[str, Any](), list[Any](), list[Any](), 0
     for node in range(cell["nodes"]):
         of = {"name": f"node{node}", "seed": cell["repeat"], "base_dir": folder, "options": named}
         pair, test = task.data(NodeContext(node=node, nodes=cell["nodes"], **of))

@@ -1,11 +1,11 @@
 """Robust rules of p2pfl beside byzfl 0.0.11's: milliseconds of CPU on one thread, and what NaN does to them.
 
 20 vectors of a million float32, a common part ten times as large as the differences, the last four ten times as far
-away. All calls take turns in one process; a rule's figure is the best of three. byzfl gets an array and a tensor, and
-the faster counts; p2pfl an array. The results may differ by rounding. byzfl's geometric median takes three steps of its
+away. A rule's calls take turns in one process; its figure is the best of three. byzfl gets an array and a tensor, and
+the faster counts; p2pfl an array. The results may differ by rounding. byzfl's geometric median takes three steps, its
 default, p2pfl's goes on until float64 is exhausted. Krum and Multi-Krum are byzfl's alone: p2pfl takes them from there
 (`rule = "byzfl:Krum,b=1"`). byzfl clips around a center that it keeps from call to call: here it is the first vector,
-which is p2pfl's own model, and both get the same radius.
+which is p2pfl's own model, and both get the same radius. What NaN do is tried on a thousand values.
 
 `import byzfl` needs torchvision, which cannot be loaded beside a CPU build of torch from elsewhere; no rule needs it.
 So byzfl's `__init__` is left out: an empty package of its name lends its folder to `byzfl.aggregators`.
@@ -37,28 +37,26 @@ Rule = Callable[[Any], Any]
 
 def main() -> None:
     torch.set_num_threads(1)
-    rules, vectors = pairs(), drawn()
-    read = best({"read": lambda: [row.max() for row in vectors]})["read"]
-    calls: dict[Any, Callable[[], Any]] = {}
-    for name, (our, their) in rules.items():
-        calls[name, "p2pfl"] = partial(our, vectors)
-        calls |= {(name, form): partial(their, given) for form, given in forms(vectors).items()}
-    cost, spoilt = best(calls), vectors.copy()
+    vectors = drawn()
+    spoilt = vectors[:, :1_000].copy()
     spoilt[-LIARS:] = np.nan
+    read = measured({"read": lambda: [row.max() for row in vectors]})[0]["read"]
     print(
         f"n {COUNT}, d {SIZE}, f {LIARS}, CPU-ms on one thread; to read once: {read:.1f}; load {os.getloadavg()[0]:.0f}"
     )
     print("| rule | p2pfl | byzfl, array | byzfl, tensor | its faster / p2pfl | difference | byzfl with four NaN |")
-    print("| --- " * 7 + "|")
-    for name, (our, their) in rules.items():
-        ms = [cost[name, way] for way in ("p2pfl", "array", "tensor")]
-        mine = np.asarray(our(vectors), np.float64)
-        others = [np.asarray(their(given), np.float64) for given in forms(vectors).values()]
+    print("| --- " * 7 + "|", flush=True)
+    refused = set()
+    for name, (our, their) in pairs().items():
+        calls = {"p2pfl": partial(our, vectors)} | {
+            form: partial(their, given) for form, given in forms(vectors).items()
+        }
+        ms, (mine, *others) = measured(calls)
         apart = min(float(np.abs(mine - other).max() / np.abs(mine).max()) for other in others)
         after = ", ".join(f"{form} {outcome(their, given)}" for form, given in forms(spoilt).items())
-        shown = [f"{each:.1f}" for each in (*ms, min(ms[1:]) / ms[0])]
+        shown = [f"{each:.1f}" for each in (*ms.values(), min(ms["array"], ms["tensor"]) / ms["p2pfl"])]
         print(f"| {' | '.join((name, *shown, f'{apart:.0e}', after))} |", flush=True)
-    refused = {outcome(our, spoilt) for our, _ in rules.values()}
+        refused.add(outcome(our, spoilt))
     print(f"p2pfl's rules with four NaN: {', '.join(sorted(refused))}; a node refuses such a model before they see it")
 
 
@@ -102,15 +100,15 @@ def forms(vectors: np.ndarray[Any, Any]) -> Mapping[str, Any]:
     return {"array": vectors, "tensor": torch.from_numpy(vectors)}
 
 
-def best(calls: Mapping[Any, Callable[[], Any]]) -> dict[Any, float]:
-    """Return the fewest CPU-milliseconds of each call, all taken in turn."""
-    fewest = dict.fromkeys(calls, float("inf"))
+def measured(calls: Mapping[str, Callable[[], Any]]) -> tuple[dict[str, float], list[Any]]:
+    """Return the fewest CPU-milliseconds of each call, taken in turn, and their results."""
+    fewest, results = dict.fromkeys(calls, float("inf")), dict[str, Any]()
     for _ in range(REPEATS):
         for name, call in calls.items():
             began = time.process_time()
-            call()
+            results[name] = call()
             fewest[name] = min(fewest[name], 1_000 * (time.process_time() - began))
-    return fewest
+    return fewest, [np.asarray(each, np.float64) for each in results.values()]
 
 
 def outcome(rule: Rule, vectors: Any) -> str:

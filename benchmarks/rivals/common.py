@@ -1,9 +1,9 @@
 """What all rivals share, in their own environments: data, first weights, model, local steps, test, and what they tell.
 
-It needs numpy and torch alone. `run.py` writes the split once, by p2pfl, as data.npz: `x` and `y` of all nodes' rows,
-`rows0`, `rows1`, ... of each node, `test_x` and `test_y`, and the first weights `w0`, `w1`, ... in torch's order. A
-script finds its cell (folder, nodes, steps, batch, rate, rounds and what its own CELLS name) in RIVAL_CELL, and tells
-what happens as JSON lines in the cell's events.jsonl.
+It needs numpy and torch alone. `run.py` writes the split once, by p2pfl, as x.npy and y.npy of all nodes' rows,
+`rows0`, `rows1`, ... of each node, `test_x` and `test_y`, and the first weights `w0`, `w1`, ... in torch's order; all
+processes map the same files. A script finds its cell (folder, nodes, steps, batch, rate, rounds and what its own CELLS
+name) in RIVAL_CELL, and tells what happens as JSON lines in the cell's events.jsonl.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import os
 import time
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +32,8 @@ def tell(**event: Any) -> None:
 
 
 @cache
-def arrays() -> dict[str, np.ndarray]:
-    with np.load(Path(CELL["folder"]) / "data.npz", allow_pickle=False) as file:
-        return dict(file)
+def arrays() -> dict[str, np.ndarray[Any, Any]]:
+    return {path.stem: np.load(path, mmap_mode="c") for path in Path(CELL["folder"]).glob("*.npy")}
 
 
 @cache
@@ -45,19 +43,22 @@ def test_set() -> tuple[torch.Tensor, torch.Tensor]:
 
 @cache
 def own_rows(node: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a node's images (n, pixels) float32 and labels (n,) int64. It is a node's first call: tell its process."""
+    """Return a node's images float32, as its task has them, and labels (n,) int64, and tell its process."""
     rows = arrays()[f"rows{node}"]
     tell(node=node, pid=os.getpid())
     return torch.from_numpy(arrays()["x"][rows]), torch.from_numpy(arrays()["y"][rows])
 
 
 def make_model() -> nn.Sequential:
-    """Build the perceptron of p2pfl's digits with the common first weights."""
-    weights = [arrays()[f"w{place}"] for place in range(4)]
-    sizes = [weights[0].shape[1], weights[1].size, weights[3].size]
+    """Build p2pfl's network with the common first weights: matrices make a perceptron, kernels before them GN-LeNet."""
+    weights = [arrays()[f"w{place}"] for place in range(sum(name.startswith("w") for name in arrays()))]
     layers: list[nn.Module] = []
-    for width, following in pairwise(sizes):
-        layers += [nn.Linear(width, following), nn.ReLU()]
+    for weight in weights:
+        if weight.ndim == 4:
+            out, into, side = weight.shape[:3]
+            layers += [nn.Conv2d(into, out, side, padding=side // 2), nn.MaxPool2d(2), nn.GroupNorm(2, out), nn.ReLU()]
+        elif weight.ndim == 2:
+            layers += [nn.Flatten(), nn.Linear(weight.shape[1], weight.shape[0]), nn.ReLU()]
     model = nn.Sequential(*layers[:-1])
     with torch.no_grad():
         for parameter, weight in zip(model.parameters(), weights, strict=True):

@@ -4,9 +4,11 @@ The search, rounds to .9 on shards:2, FedAvg alone, the weights and split of see
 rate: rounds): 10, .8: 20; 10, 1.6: never; 20, .2: 26; 20, .4: 15; 20, .8: 14; 20, 1.6: never; 50, .2: 22; 50, .4: 12;
 50, .8: 17; 100, .1: never; 100, .2: 19; 100, .4: 12; 100, .8: 14; 200, .1, .2, .4: never. In the simulation a round
 costs little, so that 20 steps win. Of real processes a new one is started for each node and round, which imports torch
-again (Flower's default, `--isolation subprocess`; `process` was not tried), so that they get 50: a round takes 70 s
-at a load of 12 on two cores. `run_simulation` is deprecated, but starts less than `flwr run`. The server tests the
-common model, once a round.
+again, so that they get 50: a round takes 70 s at a load of 12 on two cores. By its source `--isolation process` cannot
+help: the SuperExec that one then starts oneself starts a process for each task, too (its warm pools are for Kubernetes,
+and not for a ClientApp); and a dead SuperNode is noticed by missing heartbeats, after a minute, with no setting for it.
+SuperExecs look for tasks ten times a second in place of once; telemetry and the search for updates are off.
+`run_simulation` is deprecated, but starts less than `flwr run`. The server tests the common model, once a round.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ SEARCH = [
     ("simulation", {"rate": 0.4, "steps": 50, "simulated": True}),
 ]
 SERVER = ["server"]
+OPTIONS = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1", "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 # typed
 client, server = ClientApp(), ServerApp()
@@ -100,11 +103,12 @@ insecure = true
 
 def processes() -> None:
     home, app = Path("home"), Path("app")
-    home.mkdir(), app.mkdir()
+    home.mkdir()
+    app.mkdir()
     (home / "config.toml").write_text(CONFIG)
     (app / "pyproject.toml").write_text(PYPROJECT)
     (app / "app.py").write_text("import flower\n\nclient = flower.client\nserver = flower.server\n")
-    environment = os.environ | {"FLWR_HOME": str(home.absolute())}
+    environment = os.environ | OPTIONS | {"FLWR_HOME": str(home.absolute())}
 
     def start(*words: str) -> Any:
         return subprocess.Popen([str(Path(sys.executable).with_name(words[0])), *words[1:]], env=environment)
@@ -112,6 +116,7 @@ def processes() -> None:
     # typed for processes
     # $ write pyproject.toml: seven lines
     # $ write config.toml: three lines
+    # $ export FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.1
     # $ flower-superlink --insecure
     # $ flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9100 --node-config partition-id=0 (for each node)
     # $ flwr run app local

@@ -65,7 +65,8 @@ class Run:
     """What a script has told so far."""
 
     def __init__(self, cell: dict[str, Any]) -> None:
-        self.cell, self.offset, self.arrived, self.killed = cell, 0, 0.0, None
+        self.cell, self.offset, self.arrived = cell, 0, 0.0
+        self.killed: Any = None
         self.begun: list[float] = []
         self.accuracy: dict[Any, float] = {}
         self.rounds: dict[Any, int] = {}

@@ -20,8 +20,8 @@ from p2pfl import Task
 # end
 
 PINS = ["-e ROOT[torch]"]
-CELLS = {"launch": {}}
-SEARCH = [("launch", {"rate": 0.4}), ("launch", {"rate": 0.4, "steps": 50})]
+CELLS = {"launch": {"graph": "ring"}}
+SEARCH = [("launch", {"graph": "ring", "rate": 0.4}), ("launch", {"graph": "ring", "rate": 0.4, "steps": 50})]
 HERE: list[int] = []
 
 
@@ -56,7 +56,7 @@ task = Task(model=make_model, data=data, loss=loss, metrics={"accuracy": accurac
 
 def main() -> None:
     p2pfl = str(Path(sys.executable).with_name("p2pfl"))
-    subprocess.run([p2pfl, "new", "ward", "--nodes", str(CELL["nodes"]), "--topology", "ring"], check=True)
+    subprocess.run([p2pfl, "new", "ward", "--nodes", str(CELL["nodes"]), "--topology", CELL["graph"]], check=True)
     file = Path("ward", "federation.toml")
     keys = {"name": f"{__file__}:task", "rounds": CELL["rounds"], "local_steps": CELL["steps"]}
     keys |= {"batch_size": CELL["batch"], "learning_rate": CELL["rate"]}

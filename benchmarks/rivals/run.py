@@ -1,37 +1,55 @@
 """p2pfl beside others: the same rows, model, first weights, batch and target, each system at the best settings found.
 
 Each rival is a script beside this one, which starts with literals: PINS (what pip installs in its own environment,
-bench-out/rivals/NAME; the first is the version that must be there), CELLS (settings by name: the best ones found) and
-SEARCH (the settings that were tried, run with --search). Each run is a line of bench-out/rivals/results.jsonl; one that
-is there is not run again. What cannot be installed or measured is skipped by name, and the table says so.
+bench-out/rivals/NAME; the first is the version that must be there), CELLS (settings by name: the best ones found; for
+one task alone in a table of its name) and SEARCH (the settings that were tried, run with --search). Each run is a line
+of bench-out/rivals/results.jsonl; one that is there is not run again. A script without CELLS prints a table of its own,
+which is kept as NAME.md. What cannot be installed or measured is skipped by name, and the table says so.
 
-`table.py` prints the table, which this script also does at its end.
+The table has medians. Seconds: from the start of the command, and from the first local step of any node, until the
+worst node's last test reached the target; CPU-seconds, bytes and memory as meter.py counts them, until then. In a
+simulation models do not cross a socket: its own traffic is in brackets. "Lines" are those that a user writes for the
+system, between `# typed` and `# end` in its script, and each command, which stands there as `# $ command`; the model,
+its steps, the test and the data are counted for nobody, only calls of them.
 
-Usage: python benchmarks/rivals/run.py [NAME...] [--search] [--repeats 3] [--task digits] [--kill]
+Usage: python benchmarks/rivals/run.py [NAME...] [--search] [--repeats 3] [--task digits] [--kill] [--table]
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 import venv
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
-from table import literals, results, table
 
 HERE = Path(__file__).absolute().parent
 ROOT = HERE.parents[1]
 SPACES = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
 SPACES += ["--map-root-user"] if os.geteuid() else []
 COMMON = {"task": "digits", "split": "shards:2", "nodes": 8, "batch": 16, "steps": 20, "rate": 0.2, "rounds": 500}
+TASKS: dict[str, dict[str, Any]] = {
+    "digits": {"task": "digits", "target": 0.9},
+    "mnist": {"task": "mnist", "target": 0.9},
+    "cifar10": {"task": "cifar10", "target": 0.45, "rate": 0.05, "tested": 500},
+}
+NOT_MEASURED = {"DisCo": "npm has no server of it; its client there needs binaries that GitHub and Google alone have"}
 QUIET = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+HEAD = "| system | runs | to target, s | after start, s | CPU-s | MB | peak MB | rounds | lines | worst node | load |"
+HIDDEN = {"nodes", "rounds", "way", "simulated", "threads"}
 HEARD: dict[str, Any] = {"capture_output": True, "text": True}
 
 
@@ -40,13 +58,18 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="default: all")
     parser.add_argument("--search", action="store_true", help="also run the settings that were tried")
     parser.add_argument("--kill", action="store_true", help="instead: kill a node, or the server, and see who goes on")
+    parser.add_argument("--table", action="store_true", help="only print the table of what is there")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--target", type=float, default=0.9)
+    parser.add_argument("--target", type=float, help="default: the task's")
     parser.add_argument("--limit-s", type=float, default=300.0, help="where a cell names none")
-    parser.add_argument("--task", choices=("digits", "mnist"), default="digits")
+    parser.add_argument("--task", choices=TASKS, default="digits")
     parser.add_argument("--mnist", type=Path, default=Path("mnist"), help="the folder of its four files")
+    parser.add_argument("--cifar10", type=Path, default=Path("cifar10"), help="the folder of benchmarks/cifar.py")
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out" / "rivals")
     options = parser.parse_args()
+    if options.table:
+        print(table(options.out, {}))
+        return
     every = sorted(path.stem for path in HERE.glob("*.py") if "PINS" in literals(path))
     if unknown := set(options.names) - set(every):
         raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; allowed: {', '.join(every)}")
@@ -58,7 +81,9 @@ def main() -> None:
         for name in (each for each in reasons if each not in skipped):
             for label, cell in cells(name, options, repeat):
                 measure(name, label, cell, options)
-    print(table(results(options.out), skipped))
+    for name in reasons.keys() - skipped.keys():
+        skipped |= {} if "CELLS" in literals(HERE / f"{name}.py") else compare(name, options.out)
+    print(table(options.out, skipped))
 
 
 def namespaces() -> str:
@@ -91,13 +116,19 @@ def install(name: str, out: Path) -> str:
 
 def cells(name: str, options: argparse.Namespace, repeat: int) -> list[tuple[str, dict[str, Any]]]:
     constants = literals(HERE / f"{name}.py")
-    asked = {"task": options.task, "target": options.target, "limit_s": options.limit_s}
-    every = [(label, COMMON | asked | cell | {"repeat": repeat}) for label, cell in constants["CELLS"].items()]
+    asked = COMMON | TASKS[options.task] | {"limit_s": options.limit_s, "repeat": repeat}
+    asked["target"] = options.target or asked["target"]
+
+    def whole(cell: dict[str, Any]) -> dict[str, Any]:
+        own: dict[str, Any] = cell.get(options.task, {})
+        return asked | {key: value for key, value in cell.items() if key not in TASKS} | own
+
+    every = [(label, whole(cell)) for label, cell in constants.get("CELLS", {}).items()]
     if options.kill:
         victims, real = [1, *constants.get("SERVER", [])], [each for each in every if "simulated" not in each[1]]
         return [(label, cell | {"kill": victim}) for label, cell in real for victim in victims]
     if options.search and not repeat:
-        every += [(label, COMMON | asked | cell | {"repeat": 0}) for label, cell in constants.get("SEARCH", [])]
+        every += [(label, whole(cell)) for label, cell in constants.get("SEARCH", [])]
     return every
 
 
@@ -105,13 +136,10 @@ def measure(name: str, label: str, cell: dict[str, Any], options: argparse.Names
     if any((line["name"], line["label"], line["cell"]) == (name, label, cell) for line in results(options.out)):
         return
     with tempfile.TemporaryDirectory(prefix=f"rivals-{name}-") as place:
-        write_data(Path(place), cell, options.mnist)
-        python = options.out.absolute() / name / "bin" / "python"
-        environment = {each: text for each, text in os.environ.items() if each not in {"PYTHONPATH", "VIRTUAL_ENV"}}
-        environment |= QUIET | {"RIVAL_CELL": json.dumps(cell | {"folder": place}), "HOME": place}
-        environment["PYTHONPATH"] = str(HERE)
-        environment["PATH"] = f"{python.parent}:{environment['PATH']}"
-        command = [*SPACES, sys.executable, str(HERE / "meter.py"), str(python), str(HERE / f"{name}.py")]
+        write_data(Path(place), cell, options)
+        environment = surroundings(name, options.out) | {"RIVAL_CELL": json.dumps(cell | {"folder": place})}
+        environment["HOME"] = place
+        command = [*SPACES, sys.executable, str(HERE / "meter.py"), "python", str(HERE / f"{name}.py")]
         load, done = os.getloadavg()[0], subprocess.run(command, check=False, **HEARD, env=environment)
         output = Path(place, "output.txt")
         if done.returncode:
@@ -125,29 +153,123 @@ def measure(name: str, label: str, cell: dict[str, Any], options: argparse.Names
     print({each: value for each, value in line.items() if each != "tail"}, line.get("tail", ""), flush=True)
 
 
-def write_data(folder: Path, cell: dict[str, Any], mnist: Path) -> None:
-    """Write data.npz (see common.py): the split and the first weights are p2pfl's own."""
+def surroundings(name: str, out: Path) -> dict[str, str]:
+    """Return the variables of a script's environment: nothing of this one's but what the machine needs."""
+    kept = {each: text for each, text in os.environ.items() if each not in {"PYTHONPATH", "VIRTUAL_ENV"}} | QUIET
+    return kept | {"PYTHONPATH": str(HERE), "PATH": f"{out.absolute() / name / 'bin'}:{kept['PATH']}"}
+
+
+def compare(name: str, out: Path) -> dict[str, str]:
+    """Run a script that prints a table of its own, unless it has; return why it could not."""
+    kept, command = out / f"{name}.md", ["python", str(HERE / f"{name}.py")]
+    if not kept.exists():
+        done = subprocess.run(command, check=False, **HEARD, env=surroundings(name, out))
+        if done.returncode:
+            return {name: (done.stderr.strip().splitlines() or ["no reason given"])[-1]}
+        kept.write_text(done.stdout)
+    return {}
+
+
+def write_data(folder: Path, cell: dict[str, Any], options: argparse.Namespace) -> None:
+    """Write the arrays that common.py reads: the split and the first weights are p2pfl's own."""
     import torch  # noqa: PLC0415 - two seconds that --help does not need
 
     from p2pfl.config.model import TaskConfig  # noqa: PLC0415
     from p2pfl.learn.load import load_task  # noqa: PLC0415
     from p2pfl.learn.task import NodeContext  # noqa: PLC0415
 
-    name, nodes = {"digits": "digits", "mnist": "mnist-idx"}[cell["task"]], cell["nodes"]
-    config = TaskConfig(name=name, options={"partition": cell["split"]})
-    config.options.update({"path": str(mnist.absolute())} if cell["task"] == "mnist" else {})
-    task, arrays, pairs, test = load_task(config, folder), {}, [], (np.empty(0), np.empty(0))
-    for node in range(nodes):
-        named = {"name": f"node{node}", "seed": cell["repeat"], "base_dir": folder, "options": config.options}
-        pair, test = task.data(NodeContext(node=node, nodes=nodes, **named))
-        arrays[f"rows{node}"] = sum(len(labels) for _, labels in pairs) + np.arange(len(pair[1]))
+    names = {"digits": "digits", "mnist": "mnist-idx", "cifar10": f"{ROOT / 'benchmarks' / 'cifar.py'}:cifar"}
+    named = {"partition": cell["split"]} | {key: cell[key] for key in {"tested"} & cell.keys()}
+    named |= {} if cell["task"] == "digits" else {"path": str(getattr(options, cell["task"]).absolute())}
+    task: Any = load_task(TaskConfig(name=names[cell["task"]], options=named), folder)
+    arrays, pairs, test, rows = dict[str, Any](), list[Any](), list[Any](), 0
+    for node in range(cell["nodes"]):
+        of = {"name": f"node{node}", "seed": cell["repeat"], "base_dir": folder, "options": named}
+        pair, test = task.data(NodeContext(node=node, nodes=cell["nodes"], **of))
+        arrays[f"rows{node}"], rows = rows + np.arange(len(pair[1])), rows + len(pair[1])
         pairs.append(pair)
-    arrays |= {"test_x": test[0].reshape(len(test[0]), -1), "test_y": test[1]}
-    arrays |= {"x": np.concatenate([images.reshape(len(images), -1) for images, _ in pairs])}
-    arrays |= {"y": np.concatenate([labels for _, labels in pairs])}
+    arrays |= {"test_x": test[0], "test_y": test[1]}
+    arrays |= {name: np.concatenate([pair[place] for pair in pairs]) for place, name in enumerate("xy")}
     torch.manual_seed(cell["repeat"])
-    weights = {f"w{place}": each.detach().numpy() for place, each in enumerate(task.model().parameters())}
-    np.savez(folder / "data.npz", **arrays, **weights)
+    arrays |= {f"w{place}": each.detach() for place, each in enumerate(task.model().parameters())}
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", np.asarray(array))
+
+
+def table(out: Path, skipped: dict[str, str]) -> str:
+    """Return the runs to the target, those in which a process was killed, the scripts' own tables, what is missing."""
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    for line in (each for each in results(out) if (HERE / f"{each['name']}.py").exists()):
+        cell = {key: value for key, value in line["cell"].items() if key not in {"repeat", "limit_s"}}
+        groups[line["name"], line["label"], json.dumps(cell)].append(line)
+    texts, killed = [HEAD, "| --- " * 11 + "|"], list[str]()
+    for (name, label, text), runs in sorted(groups.items()):
+        cell = json.loads(text)
+        (killed if "kill" in cell else texts).append((_killed if "kill" in cell else _arrived)(name, label, cell, runs))
+    texts += ["", *killed, *(f"\n{path.read_text()}" for path in sorted(out.glob("*.md")))]
+    texts += [f"not measured: {name}: {reason}" for name, reason in sorted((NOT_MEASURED | skipped).items())]
+    return "\n".join(texts)
+
+
+def _arrived(name: str, label: str, cell: dict[str, Any], runs: list[dict[str, Any]]) -> str:
+    there = [run for run in runs if run["seconds"]]
+    pin = re.sub(r"\[.*?\]", "", literals(HERE / f"{name}.py")["PINS"][0]).replace("-e ROOT", "p2pfl")
+    title = f"{pin}, {label}: {', '.join(f'{key} {value}' for key, value in cell.items() if key not in HIDDEN)}"
+    count = f"{len(there)} of {len(runs)}" if len(there) < len(runs) else f"{len(runs)}"
+    used = there or runs
+
+    def middle(key: str, scale: float = 1.0, form: str = ".1f", of: Callable[[Any], Any] = median) -> str:
+        values = [run[key] for run in used if run[key] is not None]
+        return format(of(values) / scale, form) if values else "-"
+
+    late = f"> {max(run['ran_s'] for run in runs):.0f}"
+    seconds = [middle(key) if there else late for key in ("seconds", "learning_s")]
+    mb = middle("bytes", 1e6, ".2f")
+    figures = [middle("cpu_s"), f"({mb})" if cell.get("simulated") else mb, middle("peak_bytes", 1e6, ".0f")]
+    figures += [middle("rounds", form=".0f"), str(typed(HERE / f"{name}.py", label))]
+    figures += [middle("worst", of=min, form=".3f"), middle("load")]
+    return f"| {' | '.join((title, count, *seconds, *figures))} |"
+
+
+def _killed(name: str, label: str, cell: dict[str, Any], runs: list[dict[str, Any]]) -> str:
+    who = "the server" if cell["kill"] == "server" else f"node {cell['kill']}"
+    texts = []
+    for run in runs:
+        others = [count for node, count in run["after"].items() if node != str(cell["kill"])]
+        went = f"{sum(count >= 5 for count in others)} of {len(others)} others made five rounds more"
+        texts.append(went if run["killed"] is not None else f"{who} was never there to be killed")
+    return f"killed, {name}: {label}: {who} after three rounds: {'; '.join(texts)}"
+
+
+def typed(path: Path, label: str) -> int:
+    """Count a user's lines: in parts headed `# typed`, or `# typed for LABEL, ...` where a part is of some cells."""
+    count, counting = 0, False
+    for line in map(str.strip, path.read_text(encoding="utf-8").splitlines()):
+        if line.startswith(("# typed", "# end")):
+            labels = line.partition(" for ")[2].split(", ")
+            counting = line.startswith("# typed") and (labels == [""] or label in labels)
+        elif counting:
+            count += line.startswith("# $") or (bool(line) and not line.startswith("#"))
+    return count
+
+
+def results(out: Path) -> list[dict[str, Any]]:
+    """Read the lines of results.jsonl; the last may be half written."""
+    path, lines = out / "results.jsonl", []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        with suppress(ValueError):
+            lines.append(json.loads(line))
+    return lines
+
+
+def literals(path: Path) -> dict[str, Any]:
+    """Return the constants at a script's head, without importing it: what it needs is not installed here."""
+    found = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id.isupper():
+            with suppress(ValueError):
+                found[node.targets[0].id] = ast.literal_eval(node.value)
+    return found
 
 
 if __name__ == "__main__":

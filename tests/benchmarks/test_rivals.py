@@ -17,7 +17,7 @@ LINE |= {"peak_bytes": 7e7, "worst": 0.9, "rounds": 3, "load": 1.0}
 def rivals(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks" / "rivals"))
     yield importlib.import_module
-    [sys.modules.pop(name, None) for name in ("run", "table", "meter")]  # other benchmarks have such files
+    [sys.modules.pop(name, None) for name in ("run", "meter")]  # other benchmarks have such files
 
 
 CASES = {"echo 2.8.0": "2.8.0 is installed in .*, pinned is nvflare==2.9.0", "exit 1": "nothing is installed in "}
@@ -56,9 +56,12 @@ def test_a_rival_without_a_clone_at_its_commit_is_skipped_and_the_table_says_so(
 def test_the_table_has_medians_of_those_that_arrived_and_who_went_on(tmp_path, rivals):
     lines = [*(LINE | {"seconds": each} for each in (4, 0, 8)), LINE | {"cell": CELL | {"kill": 1}, "killed": 1}]
     (tmp_path / "results.jsonl").write_text("\n".join(json.dumps(line | {"after": {"0": 9}}) for line in lines))
-    text = (tables := rivals("table")).table(tables.results(tmp_path), {})
+    (tmp_path / "byzfl_rules.md").write_text("its own table")
+    text = rivals("run").table(tmp_path, {"gossipy": "no reason given"})
     assert "| 2 of 3 | 6.0 | 1.0 | 2.0 | 5.00 | 70 | 3 |" in text
     assert "node 1 after three rounds: 1 of 1 others made five rounds more" in text
+    assert "\nits own table\n" in text
+    assert "\nnot measured: gossipy: no reason given" in text
 
 
 def test_a_run_has_arrived_when_the_last_test_of_every_node_reached_the_target(tmp_path, rivals):

@@ -46,7 +46,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "mnist": {"task": "mnist", "target": 0.9},
     "cifar10": {"task": "cifar10", "target": 0.45, "rate": 0.05, "tested": 500},
 }
-NOT_MEASURED = {"DisCo": "npm has no server of it; its client there needs binaries that GitHub and Google alone have"}
+NOT_MEASURED = {"DisCo": "discojs-node 2.1.1 does not install from npm alone: wrtc and tfjs-node fetch binaries from elsewhere"}
 QUIET = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 HEAD = "| system | runs | to target, s | after start, s | CPU-s | MB | peak MB | rounds | lines | worst node | load |"
 HIDDEN = {"nodes", "rounds", "way", "simulated", "threads"}

@@ -81,7 +81,7 @@ session churn: net/test_churn.py::test_a_hundred_sessions_a_second_are_few
 + if True:
 = p2pfl/core/neighbor.py
 message flood:
-  core/test_standing.py::test_a_flood_of_any_message_ends_the_session_and_the_second_one_leads_to_quarantine
+  core/test_standing.py::test_a_flood_at_a_steady_rate_is_found_and_leads_to_quarantine_however_little_it_exceeds_what_is_heard
 - if self.hearing.take(now) == 0.0:
 + if True:
 = p2pfl/core/limits.py
@@ -125,9 +125,6 @@ signature of a charter: config/test_charter.py::test_a_changed_byte_is_refused
 - VerifyKey(signer).verify(SIGNED + digest, signature)
 charter of one federation: config/test_charter.py::test_a_charter_of_somebody_else_or_for_another_federation_is_refused
 - if charter.realm != realm:
-removed for good: config/test_charter.py::test_the_next_charter_keeps_every_row_and_takes_nobody_back
-- after.retired >= before.retired
-+ True
 = p2pfl/features/members/charters.py
 newer charters only: node/test_charters.py::test_an_older_one_and_the_same_one_change_nothing_also_after_a_restart
 - if offered > known:
@@ -221,7 +218,8 @@ def outcome(tree: Path, tests: list[str]) -> str:
     command = [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", *(f"tests/{test}" for test in tests)]
     with (tree.parent / "said").open("wb") as said, suppress(subprocess.TimeoutExpired):
         there = {"cwd": tree, "env": {**os.environ, "PYTHONPATH": str(tree)}, "stdout": said, "stderr": said}
-        return {0: "green", 1: "red"}.get(subprocess.run(command, timeout=LIMIT_S, **there).returncode, "broken")
+        status = subprocess.run(command, check=False, timeout=LIMIT_S, **there).returncode
+        return {0: "green", 1: "red"}.get(status, "broken")
     return "broken"
 
 

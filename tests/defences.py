@@ -60,8 +60,7 @@ bytes before a greeting: net/test_acceptor.py::test_a_gate_hears_no_more_than_a_
 + super().__init__()
 = p2pfl/net/limits.py
 budget of strangers: net/test_cpu_quota.py::test_what_strangers_say_beyond_their_time_is_not_parsed_and_a_member_gets_in
-- return self._pot(group).left_s(group, self._clock()) > 0.0
-+ return True
+- self._pot(group).spend(group, cost_s, self._clock())
 budget of members' addresses: net/test_cpu_quota.py::test_a_flood_takes_nothing_of_those_at_members_addresses
 - return self._known if group in self._known_groups else self._strangers
 + return self._strangers

@@ -51,6 +51,11 @@ def test_systemd_would_say_what_is_misspelt(unit, complaints):
     assert "NoNewPrivilege" in complaints(unit.replace("NoNewPrivileges=", "NoNewPrivilege="))
 
 
+@pytest.mark.parametrize("name", [UNIT, "p2pfl-relay.service"])
+def test_no_core_with_keys_is_dumped(deploy, name):
+    assert "LimitCORE=0" in (deploy / name).read_text(encoding="utf-8").splitlines()
+
+
 def test_exposure_is_low_and_the_page_states_it(deploy, run, tool):
     threshold = f"--threshold={round(10 * HIGHEST_EXPOSURE)}"
     outcome = run(tool("systemd-analyze"), "security", "--offline=true", "--no-pager", threshold, deploy / UNIT)

@@ -70,6 +70,20 @@ async def test_a_session_is_inside_tls_where_the_address_says_so(federation, lis
         assert b.sockets()[0].get_extra_info("ssl_object").version() == "TLSv1.3"
 
 
+def test_old_versions_renegotiation_and_tickets_are_refused(certificates):
+    own = OwnCertificate(certificates.cert("good"), certificates.key("good")).context
+    assert own.minimum_version == ssl.TLSVersion.TLSv1_2
+    assert own.options & ssl.OP_NO_RENEGOTIATION
+    dialer = ssl._create_unverified_context()
+    dialer.maximum_version = ssl.TLSVersion.TLSv1_2
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = dialer.wrap_bio(back, there), own.wrap_bio(there, back, server_side=True)
+    for end in 3 * ends:
+        with suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    assert not ends[0].session.has_ticket
+
+
 async def test_a_pinned_certificate_needs_no_authority_no_name_and_no_date(federation, listening, monkeypatch):
     monkeypatch.delenv("SSL_CERT_FILE")
     a, certificate = listening("expired")

@@ -93,9 +93,9 @@ def test_a_newer_charter_is_on_disk_before_anybody_hears_of_it(node):
 def test_an_older_one_and_the_same_one_change_nothing_also_after_a_restart(node):
     node.keeper.offer(NEXT.packed())
     for _ in range(2):
-        node.keeper.offer(first(WARD).packed())
-        node.keeper.offer(NEXT.packed())
-        assert node.edition == NEXT.edition
+        for known in (first(WARD), NEXT):
+            node.keeper.offer(known.packed())
+            assert node.edition == NEXT.edition
         node.start()
 
 

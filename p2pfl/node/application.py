@@ -28,7 +28,7 @@ from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.interface import Learner, Score
 from p2pfl.learn.metrics import Losses
-from p2pfl.net.limits import Limits
+from p2pfl.limits import Limits
 from p2pfl.net.links import Links, Watcher
 from p2pfl.net.session_table import Callbacks
 from p2pfl.net.transport import MakeTransport

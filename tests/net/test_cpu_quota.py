@@ -189,7 +189,7 @@ def dear(monkeypatch):
     monkeypatch.setattr("p2pfl.net.limits.ADDRESS_SHARE", 1e-9)
     monkeypatch.setattr("p2pfl.net.limits.STRANGERS_SHARE", 1e-9)
     # Nobody is refused because accepting has cost too much.
-    monkeypatch.setattr("p2pfl.net.acceptor.SHARE_OF_ACCEPTING", 1e9)
+    monkeypatch.setattr("p2pfl.net.acceptor.ACCEPTING_SHARE", 1e9)
 
 
 @pytest.fixture
@@ -300,8 +300,8 @@ async def test_readers_with_the_token_are_served_while_a_flood_from_their_own_ad
 
 
 async def test_while_nobody_is_accepted_open_sessions_go_on(federation, monkeypatch):
-    monkeypatch.setattr("p2pfl.net.acceptor.SHARE_OF_ACCEPTING", 1e-9)
-    monkeypatch.setattr("p2pfl.net.acceptor.BURST_S", 0.0)
+    monkeypatch.setattr("p2pfl.net.acceptor.ACCEPTING_SHARE", 1e-9)
+    monkeypatch.setattr("p2pfl.net.acceptor.ACCEPTING_BURST_S", 0.0)
     async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
         await b.until(lambda: b.open and a.open)
         strangers = [await asyncio.open_connection("127.0.0.1", a.links.port) for _ in range(20)]
@@ -314,8 +314,8 @@ async def test_while_nobody_is_accepted_open_sessions_go_on(federation, monkeypa
 
 
 async def test_accepting_is_taken_up_again(federation, monkeypatch):
-    monkeypatch.setattr("p2pfl.net.acceptor.SHARE_OF_ACCEPTING", 0.01)
-    monkeypatch.setattr("p2pfl.net.acceptor.BURST_S", 0.0)
+    monkeypatch.setattr("p2pfl.net.acceptor.ACCEPTING_SHARE", 0.01)
+    monkeypatch.setattr("p2pfl.net.acceptor.ACCEPTING_BURST_S", 0.0)
     async with federation.node(0) as a:
         strangers = []
         for number in range(3):

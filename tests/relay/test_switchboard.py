@@ -234,7 +234,7 @@ def fill(table: Table, one: Seat, other: Seat, lines: int) -> None:
 
 def test_members_that_do_not_read_cannot_stop_those_that_do(table, monkeypatch):
     """Of the two members that fill the relay nothing more is read, not even when they come again; of others it is."""
-    monkeypatch.setattr("p2pfl.features.relay.switchboard.HELD_BYTES", 5 * WINDOW_BYTES)
+    monkeypatch.setattr("p2pfl.features.relay.switchboard.RELAY_HELD_BYTES", 5 * WINDOW_BYTES)
     sender, other, quiet = (table.sit(name) for name in ("sender", "other", "quiet"))
     fill(table, sender, other, 4)
     assert not table.board.is_full(sender)
@@ -252,7 +252,7 @@ def test_members_that_do_not_read_cannot_stop_those_that_do(table, monkeypatch):
 
 
 def test_above_the_last_bound_nobody_is_read_and_the_member_for_which_most_waits_is_ended(table, monkeypatch):
-    monkeypatch.setattr("p2pfl.features.relay.switchboard.HELD_BYTES", 5 * WINDOW_BYTES)
+    monkeypatch.setattr("p2pfl.features.relay.switchboard.RELAY_HELD_BYTES", 5 * WINDOW_BYTES)
     senders = [table.sit(f"sender{number}") for number in range(3)]
     slow, slower, quiet = (table.sit(name) for name in ("slow", "slower", "quiet"))
     for sender in senders:

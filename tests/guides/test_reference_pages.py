@@ -48,7 +48,7 @@ from reference_pages import NEWS
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "reference_pages.py"
 
-NAMES = ["alarms.md", "commands.md", "prometheus.md", "python-api.md", "settings.md", "specs.md"]
+NAMES = ["alarms.md", "commands.md", "limits.md", "prometheus.md", "python-api.md", "settings.md", "specs.md"]
 CELL = re.compile(r"(?<!\\)\|(?=(?:[^`]*`[^`]*`)*[^`]*$)")  # not in code
 KINDS = {
     "[federation]": FEDERATION,

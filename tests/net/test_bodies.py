@@ -14,9 +14,9 @@ from message_kit import HELLO, REPLY, REQUEST
 from msgspec import structs
 from nodes import DEADLINE_S, Federation
 
-from p2pfl.core import CHUNK_BYTES, Hello, Reply, Request, request_digest
+from p2pfl.core import Hello, Reply, Request, request_digest
 from p2pfl.errors import PeerFault
-from p2pfl.limits import LEAST_CHUNK_BYTES
+from p2pfl.limits import CHUNK_BYTES, LEAST_CHUNK_BYTES
 from p2pfl.net import (
     FIRST_CHUNK_BYTES,
     RECEIPT_S,

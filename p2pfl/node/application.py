@@ -405,9 +405,11 @@ class Application:
                 tasks = [asyncio.create_task(self._upkeep()), *self.attached.works()]
                 for task in tasks:
                     task.add_done_callback(self._end_on_failure)
-                await driver.finished.wait()
-                for task in tasks:
-                    task.cancel()
+                try:
+                    await driver.finished.wait()
+                finally:  # if this is cancelled, they would hold the node for as long as the loop runs
+                    for task in tasks:
+                        task.cancel()
                 await driver.held.drain()
                 await self.attached.farewell(hasty=self.stopping.is_requested)
             if driver.failure is not None:

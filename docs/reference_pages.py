@@ -615,10 +615,10 @@ def prometheus() -> Iterator[str]:
 # -- limits ----------------------------------------------------------------------------------------------------------
 
 ABOUT_LIMITS = """
-Whoever can reach a node, and each member, costs it at most this, whatever they send and however long it runs. No key
-changes these limits. "Honest" says what an honest node uses: reckoned from the protocol, not measured. `p2pfl check FEDERATION
---limits` adds what they are in your federation. Kept beside them: a federation's charter with a row for each member
-that ever was, the log of questions asked about data, the ledger of privacy, and the counts of bytes a month.
+Whoever can reach a node, and each member, costs it at most this, whatever they send and however long it runs; they are
+constants of the program. "Honest" says what an honest node uses, reckoned from the protocol and not measured.
+`p2pfl check FEDERATION --limits` adds what some are in your federation. A test walks all containers of nodes whose
+neighbors come and go and lie, and fails by the name of what grows beside these limits.
 """
 
 

@@ -13,6 +13,7 @@ from functools import _lru_cache_wrapper
 from typing import Any
 
 import msgspec
+import pytest
 
 import p2pfl.net.limits
 from p2pfl import limits
@@ -111,6 +112,7 @@ async def strangers(node: Any, number: int) -> None:
         await client.bring(f"127.0.0.1:{node.port}", node.setup.member.key, random.Random(number).randbytes(500))
 
 
+@pytest.mark.slow
 async def test_nothing_grows_in_a_node_whose_neighbors_come_and_go_and_lie(ward, start):
     field = ward(4, training={"rounds": 10**6}, task={"step_s": 0.005}, federation={"topology": "complete"})
     node, _, liar = start(field, 0, 1, 3)
@@ -122,14 +124,14 @@ async def test_nothing_grows_in_a_node_whose_neighbors_come_and_go_and_lie(ward,
         for number in numbers:
             guest = type(node)(field, 2)  # the fixture would keep it
             await guest.until(lambda guest=guest: guest.rounds >= 2)
-            await node.until(lambda number=number: node.rounds >= 10 * (number + 1))
+            await node.until(lambda number=number: node.rounds >= 8 * (number + 1))
             await strangers(node, number)
             await (guest.break_off() if number % 2 else guest.stop())
             del guest
         return places()
 
-    before = await cycles(range(4))
-    after = await cycles(range(4, 12))
+    before = await cycles(range(3))
+    after = await cycles(range(3, 9))
     assert "quarantine" in node.status.alarms
     assert growth(before, after) == []
 

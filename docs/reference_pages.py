@@ -626,8 +626,10 @@ def limits() -> Iterator[str]:
     from p2pfl.cli.check import limit_rows
 
     yield from ("# Limits", "", HOME, ABOUT_LIMITS)
-    rows = limit_rows({}, in_words=True)
-    yield from table(rows[0], ((code(row["limit"]), *(prose(row[key] or "") for key in [*row][1:])) for row in rows))
+    rows = (
+        (code(row["limit"]), *(prose(row[key] or "") for key in [*row][1:])) for row in limit_rows({}, in_words=True)
+    )
+    yield from table(("name", "value", "meaning", "honest"), rows)
 
 
 # -- alarms ----------------------------------------------------------------------------------------------------------

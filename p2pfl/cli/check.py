@@ -150,7 +150,7 @@ def used_limits(federation: FederationConfig, traffic: Mapping[str, Any] | None)
         "MOST_CHARACTERS": f"{federation.path.stat().st_size:,}",
     }
     if traffic:
-        body = traffic["message_bytes"]
+        body = max(row["message_bytes"] for row in (traffic, *traffic["edges"]))
         used["partial_bytes"] = size((body + 2**20) * max(1, neighbors))
         used["CHUNK_BYTES"] = f"{size(body)} in {_count(-(-body // CHUNK_BYTES), 'chunk')}"
     return used

@@ -208,7 +208,7 @@ def test_every_graph_is_there(pages):
 def test_every_limit_is_there_with_what_it_bounds(pages):
     names = {name for name in vars(limits) if name.isupper()} - {"CHANNEL_PER_S", "CHANNEL_AT_ONCE"}
     names |= {field.name for field in fields(limits.Limits)} | {f"channel {name}" for name in limits.CHANNEL_PER_S}
-    found = {row["limit"].strip("`"): row["bounds"] for row in rows(pages["limits.md"])}
+    found = {row["name"].strip("`"): row["meaning"] for row in rows(pages["limits.md"])}
     assert set(found) == names
     assert "-" not in found.values()
 

@@ -45,12 +45,13 @@ from p2pfl.core.events import (
     RequestApplied,
     RequestFrozen,
 )
-from p2pfl.core.messages import CHUNK_BYTES, Message, Ready, Reply, Request, request_digest
+from p2pfl.core.messages import Message, Ready, Reply, Request, request_digest
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding, Session, SessionKeys
 from p2pfl.engine.changes import entry, image
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import Codecs, NodeState
+from p2pfl.limits import CHUNK_BYTES
 from p2pfl.net.links import Links, Membership
 from p2pfl.net.session_table import Callbacks
 from p2pfl.storage import State, Store

@@ -56,6 +56,7 @@ def pages() -> dict[str, str]:
         "python-api.md": python_api(),
         "prometheus.md": prometheus(),
         "alarms.md": alarms(),
+        "limits.md": limits(),
     }
     return {name: re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n" for name, lines in made.items()}
 
@@ -609,6 +610,26 @@ def prometheus() -> Iterator[str]:
     yield "A metric that a node cannot tell has no line."
     rows = ((code(name), kinds[name], ", ".join(samples[name]) or "none", prose(texts[name])) for name in texts)
     yield from table(("name", "type", "labels", "meaning"), rows)
+
+
+# -- limits ----------------------------------------------------------------------------------------------------------
+
+ABOUT_LIMITS = """
+Whoever can reach a node, and each member, costs it at most this, whatever they send and however long it runs; they are
+constants of the program. "Honest" says what an honest node uses, reckoned from the protocol and not measured.
+`p2pfl check FEDERATION --limits` adds what some are in your federation. A test walks all containers of nodes whose
+neighbors come and go and lie, and fails by the name of what grows beside these limits.
+"""
+
+
+def limits() -> Iterator[str]:
+    from p2pfl.cli.check import limit_rows
+
+    yield from ("# Limits", "", HOME, ABOUT_LIMITS)
+    rows = (
+        (code(row["limit"]), *(prose(row[key] or "") for key in [*row][1:])) for row in limit_rows({}, in_words=True)
+    )
+    yield from table(("name", "value", "meaning", "honest"), rows)
 
 
 # -- alarms ----------------------------------------------------------------------------------------------------------

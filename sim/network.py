@@ -42,8 +42,9 @@ from p2pfl.chance import stream
 from p2pfl.config.charter import counting
 from p2pfl.config.model import GossipConfig, TrainingConfig
 from p2pfl.core.events import Event, MessageReceived, SessionClosed, SessionOpened
-from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Message, Reply, Request
+from p2pfl.core.messages import LEAST_VERSION, PROTOCOL_VERSION, Message, Reply, Request
 from p2pfl.crypto.session import M1_BYTES, FederationBinding, m2_bytes, m3_bytes
+from p2pfl.limits import CHUNK_BYTES
 from p2pfl.wire import PREFIX_BYTES, Offer, Side, decode, decode_prefix, encode
 from sim.kernel import MESSAGE_CODES, NS, Kernel, Trace, TraceKind, message_number
 from sim.worlds.model import LinkSpec, SlowNodes

@@ -6,6 +6,7 @@ torch. The first lines are what a person must know before a run; `--all` and JSO
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -16,6 +17,7 @@ from typing import Any
 
 import click
 
+from p2pfl import limits as all_limits
 from p2pfl.cli.checks import MixingCheck, checks_of
 from p2pfl.config.charter import compacted, federation_id
 from p2pfl.config.load import read_federation
@@ -28,26 +30,40 @@ from p2pfl.console.output import (
     size,
     write_facts,
     write_json,
+    write_rows,
 )
 from p2pfl.crypto.identity import public_text
 from p2pfl.learn.interface import device_of
+from p2pfl.limits import (
+    CHANNEL_AT_ONCE,
+    CHANNEL_PER_S,
+    CHUNK_BYTES,
+    LEAST_NEWS,
+    NEIGHBOR_BURST_S,
+    QUOTA_BURST_S,
+    Limits,
+)
 from p2pfl.node.assembly import resident_bytes
 from p2pfl.node.feature import Check, Inspected
 
 OF_A_MISTAKE = ("file", "key", "message", "value", "allowed")
 PARTS_NAMED = 4
 """The parts of a node's memory that are named; the others are in `--format json`."""
+LIMIT = re.compile(r" *(\w+)(?:: [\w| ]+)? = .+?  # (.+?)(?:; honest: (.+))?")
+"""A line of p2pfl/limits.py."""
 
 
 @click.command(
-    epilog="\b\nExamples:\n  p2pfl check ward-7\n  p2pfl check ward-7 --all\n  p2pfl check ward-7 --format json"
+    epilog="\b\nExamples:\n  p2pfl check ward-7\n  p2pfl check ward-7 --all\n  p2pfl check ward-7 --format json\n"
+    "  p2pfl check --limits"
 )
-@click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
+@click.argument("federation", metavar="FEDERATION", required=False, type=click.Path(path_type=Path))
+@click.option("--limits", is_flag=True, help="Only each limit on what peers and time may cost; without FEDERATION too.")
 @click.option(
     "--all", "in_full", is_flag=True, help="Also tables, how much the nodes' data differ, noise, arrays, all memory."
 )
 @format_option("table", "json")
-def check(federation: Path, form: Form, *, in_full: bool) -> int:
+def check(federation: Path | None, form: Form, *, in_full: bool, limits: bool) -> int:
     """Find every mistake in a federation, and say what a run would cost.
 
     FEDERATION is a federation file, or the folder of its federation.toml. Nodes whose folders are next to the file are
@@ -57,7 +73,9 @@ def check(federation: Path, form: Form, *, in_full: bool) -> int:
     """
     from p2pfl.cli.main import ENTRY_POINTS, exit_code  # noqa: PLC0415 - the commands are imported by it
 
-    described, mistakes = read_federation(federation)
+    if federation is None and not limits:
+        raise click.MissingParameter(param_hint="'FEDERATION'", param_type="argument")
+    described, mistakes = read_federation(federation) if federation else (None, [])
     report: dict[str, Any] = {}
     warnings: list[str] = []
     checks: list[Check] = []
@@ -68,6 +86,12 @@ def check(federation: Path, form: Form, *, in_full: bool) -> int:
         joined = _joined_checks(ENTRY_POINTS) if in_full else ()
         checks = [*checks_of(mixing := MixingCheck(), counted=counted), *joined]
         report = _survey(inspected, checks, mixing)
+    if limits:
+        used = used_limits(inspected.federation, report["traffic"]) if inspected else {}
+        rows = limit_rows(used, in_words=form == "table")
+        write_rows(rows, form)
+        show_mistakes(mistakes)
+        return min((exit_code(mistake) for mistake in mistakes), default=0)
     rows = [{key: getattr(mistake, key) for key in OF_A_MISTAKE} for mistake in mistakes[:MOST_MISTAKES]]
     report |= {"warnings": warnings, "mistakes": rows, "mistakes_in_all": len(mistakes)}
     if form == "json":
@@ -82,6 +106,54 @@ def check(federation: Path, form: Form, *, in_full: bool) -> int:
                 section.show(report[section.part])
     show_mistakes(mistakes)
     return min((exit_code(mistake) for mistake in mistakes), default=0)
+
+
+def limit_rows(used: Mapping[str, str], *, in_words: bool) -> list[dict[str, Any]]:
+    """Return the lines of p2pfl/limits.py; `used` says what some are, or what they allow, in one federation."""
+    rows = []
+    for line in inspect.getsource(all_limits).splitlines():
+        if found := LIMIT.fullmatch(line):
+            name, bounds, honest = found.groups()
+            value = getattr(all_limits if name.isupper() else Limits(), name)
+            rows.append({"limit": name, "value": value, "bounds": bounds, "honest": honest, "here": used.get(name)})
+    for name, per_s in CHANNEL_PER_S.items():
+        most = [per_s, CHANNEL_AT_ONCE[name]]
+        bounds = "messages per second on this extension channel, and at once"
+        rows.append({"limit": f"channel {name}", "value": most, "bounds": bounds, "honest": None, "here": None})
+    shown = [key for key in rows[0] if used or key != "here"]
+    return [{key: _limit(row) if key == "value" and in_words else row[key] for key in shown} for row in rows]
+
+
+def _limit(row: Mapping[str, Any]) -> str:
+    match row["limit"].upper().rpartition("_")[2], row["value"]:
+        case _, None:
+            return "none"
+        case _, [*numbers]:
+            return ", ".join(f"{number:,g}" for number in numbers)
+        case "BYTES", number:
+            return f"{number:,} B"
+        case "S", number:
+            return f"{number:,g} {'/s' if row['limit'].upper().endswith('_PER_S') else 's'}"
+        case _, number:
+            return f"{number:,}" if isinstance(number, int) else f"{number:g}"
+
+
+def used_limits(federation: FederationConfig, traffic: Mapping[str, Any] | None) -> dict[str, str]:
+    """Say what limits that depend on a federation are in this one, for a node with the most neighbors."""
+    members, present = len(federation.members), federation.present
+    neighbors = max((len(federation.neighbors(member.index)) for member in present), default=0)
+    used = dict.fromkeys(("MOST_GROUPS", "MOST_RELAY_LINES", "MOST_SHARED"), _count(neighbors, "neighbor"))
+    used |= {
+        "QUOTA_BURST_S": f"{QUOTA_BURST_S + NEIGHBOR_BURST_S * neighbors:g} s",
+        "LEAST_NEWS": f"{max(LEAST_NEWS, 2 * members):g}",
+        "MOST_MEMBERS": _count(members, "row"),
+        "MOST_CHARACTERS": f"{federation.path.stat().st_size:,}",
+    }
+    if traffic:
+        body = max(row["message_bytes"] for row in (traffic, *traffic["edges"]))
+        used["partial_bytes"] = size((body + 2**20) * max(1, neighbors))
+        used["CHUNK_BYTES"] = f"{size(body)} in {_count(-(-body // CHUNK_BYTES), 'chunk')}"
+    return used
 
 
 def _joined_checks(group: str) -> list[Check]:

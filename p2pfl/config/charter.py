@@ -33,6 +33,7 @@ from p2pfl.config.model import MEMBER, Edges, Edition, FederationConfig, Member
 from p2pfl.config.tables import ALWAYS, CHANGED, NAMED, to_text
 from p2pfl.errors import UserError
 from p2pfl.foreign import UNREADABLE
+from p2pfl.limits import MOST_CHARTER_BYTES, MOST_MEMBERS
 
 HASH_BYTES = 32
 
@@ -138,10 +139,6 @@ def _hash(content: bytes, person: str) -> bytes:
     return hashlib.blake2b(content, digest_size=HASH_BYTES, person=person.encode()).digest()
 
 
-MOST_BYTES = 1 << 20
-"""The largest size of a charter in bytes."""
-MOST_MEMBERS = 10_000
-"""The most rows, including removed members."""
 VERSIONS = 2**53
 """An exclusive upper bound on versions."""
 FEWEST = 2
@@ -269,8 +266,8 @@ def require_signed(raw: bytes, admin: Sequence[bytes]) -> None:
 def _split(raw: bytes) -> tuple[bytes, bytes, bytes]:
     """Return the signer's key, the signature and the statement."""
     head = KEY_BYTES + SIGNATURE_BYTES
-    if not head < len(raw) <= MOST_BYTES:
-        raise CharterError(f"a charter of {len(raw)} bytes: at most {MOST_BYTES}")
+    if not head < len(raw) <= MOST_CHARTER_BYTES:
+        raise CharterError(f"a charter of {len(raw)} bytes: at most {MOST_CHARTER_BYTES}")
     return raw[:KEY_BYTES], raw[KEY_BYTES:head], raw[head:]
 
 

@@ -28,6 +28,7 @@ from p2pfl.config.model import MEMBER, TRAINING, Edges, FederationConfig, Member
 from p2pfl.config.tables import Kinds, Mistakes, from_text, read_document, read_row, read_table, require, to_text
 from p2pfl.errors import UserError
 from p2pfl.foreign import UNREADABLE, read_file
+from p2pfl.limits import MOST_CHARTER_BYTES
 from p2pfl.specs import Kind, whole
 
 FILE_NAME = "members.toml"
@@ -119,8 +120,8 @@ def members_in(rows: Any, mistakes: Mistakes) -> tuple[Member, ...]:
 def members_text(charter: Charter, name: str) -> str:
     """Return the text of a signed charter's file. Raises UserError: it is too large."""
     size = len(charter.packed())
-    if size > charters.MOST_BYTES:
-        what, allowed = "too many members or edges for a charter", f"at most {charters.MOST_BYTES} bytes"
+    if size > MOST_CHARTER_BYTES:
+        what, allowed = "too many members or edges for a charter", f"at most {MOST_CHARTER_BYTES} bytes"
         raise UserError(what, key="members", value=f"{size} bytes", allowed=allowed)
     lines = [_HEAD.format(name=name)]
     head = ("version", "realm", "previous", "topology", "rounds", "signer", "signature")

@@ -18,6 +18,7 @@ from typing import Any
 
 from p2pfl.errors import UserError
 from p2pfl.foreign import read_file
+from p2pfl.limits import MOST_CHARACTERS, MOST_KEY_PARTS, MOST_RELAYS
 from p2pfl.specs import Kind, spelled
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
@@ -33,12 +34,8 @@ PROXY = re.compile(
     r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(?::(?P<port>\d{1,5}))?/?"
 )
 HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
-MOST_CHARACTERS = 2 << 20
-"""The most characters in a TOML file: 10,000 members with long names and addresses need 1.7 million."""
-MOST_PARTS = 8
-"""The most parts in a dotted key: the parser's time is quadratic in them, and reaches minutes at 100,000."""
 _PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
-_DEEP_KEY = re.compile(rf"""(?<![A-Za-z0-9_\\-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_PARTS}}}""")
+_DEEP_KEY = re.compile(rf"""(?<![A-Za-z0-9_\\-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_KEY_PARTS}}}""")
 """Matches a key with more parts, including anything in a string or comment that looks like one. It takes linear time,
 because a match starts only at whole parts.
 """
@@ -116,7 +113,9 @@ def _check_bounds(text: str, path: Path) -> None:
         raise UserError("is too large to be read", file=path, allowed=f"at most {MOST_CHARACTERS:,} characters")
     if deep := _DEEP_KEY.search(text):
         line, key = text.count("\n", 0, deep.start()) + 1, _brief(deep[0])
-        raise UserError("a key has too many parts", file=f"{path}:{line}", value=key, allowed=f"at most {MOST_PARTS}")
+        raise UserError(
+            "a key has too many parts", file=f"{path}:{line}", value=key, allowed=f"at most {MOST_KEY_PARTS}"
+        )
 
 
 def unknown_keys(table: Mapping[str, Any], prefix: str, known: Iterable[str], mistakes: Mistakes) -> None:
@@ -329,7 +328,6 @@ def port_of(address: str) -> int:
     return int(match["port"] or USUAL_PORTS[match["scheme"]])
 
 
-MOST_RELAYS = 8
 MOST_URL = 256
 
 

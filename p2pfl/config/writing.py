@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from p2pfl.config import model
-from p2pfl.config.charter import FEWEST, MOST_MEMBERS, Charter, realm_of
+from p2pfl.config.charter import FEWEST, Charter, realm_of
 from p2pfl.config.graph import read_graph
 from p2pfl.config.load import find_member
 from p2pfl.config.model import Edges, FederationConfig, GossipConfig, Member, TrainingConfig, usual_method
 from p2pfl.config.sections import PRIVACY
 from p2pfl.config.tables import Kinds, Mistakes, port_of
 from p2pfl.errors import UserError
+from p2pfl.limits import MOST_MEMBERS
 
 SCHEMAS = ".schema"
 """The folder beside a federation file with the JSON Schemas that editors read: `schemas` writes them."""

@@ -30,11 +30,12 @@ from p2pfl.core.events import (
     SessionOpened,
 )
 from p2pfl.core.exchange import Exchange, ExchangeInitiator, ExchangeResponder
-from p2pfl.core.limits import FIRST_PATIENCE_S, TELLS_PER_S, EngineTime, Fault, Patience, TokenBucket, UsualTime
+from p2pfl.core.limits import FIRST_PATIENCE_S, EngineTime, Fault, Patience, TokenBucket, UsualTime
 from p2pfl.core.members import Lifetime, MemberProgress, News, Start, news_bucket
 from p2pfl.core.messages import Done, EdgeRecord, Hello, LivesTold, Message, Ready, Resign, disagreement
 from p2pfl.core.neighbor import EdgeLine, Progress, Service, ToldLifetimes
 from p2pfl.core.settings import ALWAYS, NEVER, Facts, Phase, Settings, Turns, Weighing, degree_of
+from p2pfl.limits import TELLS_PER_S
 
 T = TypeVar("T")
 _TELLING = (Ready, Done, LivesTold, Resign)

@@ -30,11 +30,9 @@ from p2pfl.core.limits import LAST_RESEND_S, RESEND_MARGIN_S, EngineTime, Fault,
 from p2pfl.core.messages import Ask, Busy, EdgeRecord, Reply, Request, Resync, Transaction
 from p2pfl.core.neighbor import EdgeLine, Progress, Service
 from p2pfl.core.settings import NEVER, Facts, Settings, Weighing
+from p2pfl.limits import LARGEST_COUNTER, LONGEST_JUMP
 
 LEAST_RETRY_S = 0.05
-LARGEST_COUNTER = 2**53 - 2
-LONGEST_JUMP = 2**20
-"""The largest step of an incarnation: a malicious peer must not exhaust them, and no honest end needs more."""
 NEVER_ASKED = "the engine answered an operation that this end of the edge never asks for"
 FILLED = 2
 """How many transactions fill empty replicas: the first carries a whole model, with 13 times the usual error."""

@@ -14,30 +14,33 @@ from dataclasses import dataclass, field
 from math import exp, log
 
 from p2pfl.core.settings import NEVER, Facts
+from p2pfl.limits import (
+    ENGINE_SHARE_ALONE,
+    ENGINE_SHARE_OF_ALL,
+    FIRST_QUARANTINE_S,
+    FORGIVEN_S,
+    HEARD_MULTIPLE,
+    LONGEST_QUARANTINE_S,
+    LONGEST_STALL_S,
+    LONGEST_WAIT_S,
+    MESSAGE_BURST,
+    MOST_MISSES,
+    OTHERS_PER_S,
+    PATIENCE_MULTIPLE,
+    QUARANTINE_POINTS,
+    RESYNC_HOLD_S,
+    RESYNC_WINDOW_S,
+    RESYNCS_PER_WINDOW,
+    TELLS_PER_S,
+    WAIT_BURST_S,
+    WAIT_SHARE,
+)
 
-BURST = 32.0
-LONGEST_WAIT_S = 60.0
-TELLS_PER_S = 500.0
-"""The average number of versions that a node may send a neighbor per second; a later one makes up for one left out."""
-OTHERS_PER_S = 50.0
-"""The maximum rate of other messages per second: repeats once a second, and one more for each of 20 Busy a second."""
-HEARD_MULTIPLE = 2.0
-LONGEST_STALL_S = 45.0
-"""For so many seconds a process may hang and still accept all messages sent then; after that its sessions end."""
 FIRST_HEARD_S = 1.0
-RESYNC_WINDOW_S = 60.0
-RESYNCS_PER_WINDOW = 5
-HOLD_S = 30.0
 
 FIRST_PATIENCE_S = 1.0
 PATIENCE_FLOOR_S = 0.02
-PATIENCE_MULTIPLE = 4.0
-MOST_MISSES = 10
 
-WAIT_SHARE = 0.05
-"""The fraction of time that rounds may wait for one neighbor that is much slower than the others."""
-WAIT_BURST_S = 3.0
-"""The seconds that such a neighbor may cost at once, at the start or after a minute; no minute costs more than six."""
 LEAST_COST_S = 1.0
 """A neighbor that has used less than this of its budget does not set the pace."""
 COST_MULTIPLE = 2.0
@@ -45,10 +48,6 @@ COST_MULTIPLE = 2.0
 
 ENGINE_WINDOW_S = 20.0
 """The time constant with which past engine work is forgotten: its weight falls by a factor of e in each."""
-ENGINE_SHARE_OF_ALL = 0.2
-"""The share of engine time that any neighbor may take, whatever the others do."""
-ENGINE_SHARE_ALONE = 0.75
-"""The share of engine time that a neighbor may take if it is the only one."""
 ENGINE_MULTIPLE = 1.5
 
 FIRST_RESEND_S = 1.0
@@ -64,9 +63,9 @@ class TokenBucket:
     """A token bucket: `rate_per_s` on average, up to `burst` at once."""
 
     rate_per_s: float
-    tokens: float = BURST
+    tokens: float = MESSAGE_BURST
     filled_at: float | None = None
-    burst: float = BURST
+    burst: float = MESSAGE_BURST
 
     def take(self, now: float) -> float:
         """Take a token and return 0 if there is one; otherwise return the seconds until the next one."""
@@ -105,7 +104,7 @@ class ResyncLimit:
         if len(self.times) <= RESYNCS_PER_WINDOW:
             return False
         self.times.clear()
-        self.held_until = now + HOLD_S
+        self.held_until = now + RESYNC_HOLD_S
         self.rests = True
         return True
 
@@ -299,16 +298,10 @@ class UsualTime:
         return ordered[(len(ordered) - 1) // 2] if ordered else default_s
 
 
-FORGIVEN_S = 300.0
-"""How long it takes to forgive one point, in seconds; points fall linearly, so that every machine computes the same."""
-ENOUGH = 4.5
-"""The points that lead to quarantine: five refused models within two minutes."""
 PROBATION = 3.0
 """The points that a neighbor still has when it returns from quarantine."""
 FORGOTTEN = 1.0
 """If the points are below this, the next quarantine is as short as the first."""
-FIRST_TERM_S = 60.0
-LONGEST_TERM_S = 3600.0
 
 
 class Fault(enum.StrEnum):
@@ -364,7 +357,7 @@ class Reputation:
         self._counts: dict[Fault, int] = {}
         self._points = 0.0
         self._noted_at = 0.0
-        self._term_s = FIRST_TERM_S
+        self._term_s = FIRST_QUARANTINE_S
 
     def note(self, fault: Fault, text: str, now: float) -> bool:
         """Count a fault; return True if the neighbor must go into quarantine now."""
@@ -372,12 +365,12 @@ class Reputation:
         self.latest = text
         points = self.points(now)
         if points < FORGOTTEN:
-            self._term_s = FIRST_TERM_S
+            self._term_s = FIRST_QUARANTINE_S
         self._points, self._noted_at = points + POINTS.get(fault, 1.0), max(now, self.until)
-        if self._points < ENOUGH or self.is_quarantined(now):
+        if self._points < QUARANTINE_POINTS or self.is_quarantined(now):
             return False
         self.until = now + self._term_s
-        self._term_s = min(2 * self._term_s, LONGEST_TERM_S)
+        self._term_s = min(2 * self._term_s, LONGEST_QUARANTINE_S)
         self._points, self._noted_at = PROBATION, self.until
         self.quarantines += 1
         self.returned = False
@@ -412,7 +405,7 @@ class Reputation:
     def view(self, now: float) -> View:
         quarantined, points = self.is_quarantined(now), self.points(now)
         return View(
-            score=0.0 if quarantined else max(0.0, 1.0 - points / ENOUGH),
+            score=0.0 if quarantined else max(0.0, 1.0 - points / QUARANTINE_POINTS),
             faults=self._faults(),
             latest=self.latest,
             quarantined_s=max(0.0, self.until - now) if quarantined else 0.0,

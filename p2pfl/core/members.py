@@ -31,6 +31,15 @@ from zlib import crc32
 from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import EdgeRecord
 from p2pfl.core.settings import NEVER, Best, Settings
+from p2pfl.limits import (
+    LARGEST_GENERATION,
+    LARGEST_STEP,
+    LEAST_NEWS,
+    MOST_CLAIMS,
+    MOST_PROCESSES,
+    MOST_SENDS,
+    NEWS_PER_S,
+)
 
 
 def digest_of(begun: bytes, completed: bytes) -> int:
@@ -45,8 +54,6 @@ SOON_S = 0.005
 """How long news may wait at a node that has completed training: for other news, not for the next round."""
 SOON_FOR_S = 0.25
 """For how long after a node's completion its news wait only `SOON_S` (decision 0055: more costs more than it saves)."""
-MOST_SENDS = 16
-"""How many times in a row the same sets go to a neighbor: with a robust rule two nodes may never agree."""
 
 
 def may_wait_s(now: float, completed_at: float | None, *, complete: bool) -> float:
@@ -296,18 +303,7 @@ def bitmap(members: int) -> bytes:
     return members.to_bytes((count + 7) // 8, "little")
 
 
-LARGEST_GENERATION = 2**40
-"""The largest generation: far above what any member can reach, and far below the largest that a message can hold."""
-LARGEST_STEP = 2**20
-"""How far others' reports may raise a generation in one step: a malicious peer must not exhaust all of them at once."""
 PASS_ON_EVERY_S = 0.25
-NEWS_PER_S = 8.0
-LEAST_NEWS = 512.0
-"""The reports of lifetimes accepted from a neighbor at once (or twice the number of members); then `NEWS_PER_S`."""
-MOST_CLAIMS = 8
-"""How often a process may raise its own generation: two copies of one key must not outbid each other forever."""
-MOST_PROCESSES = 64
-"""How many of a neighbor's processes a node remembers."""
 
 
 class Lifetime(NamedTuple):

@@ -17,17 +17,14 @@ from typing import Any
 from msgspec import Struct
 from xxhash import xxh3_128
 
+from p2pfl.limits import MOST_TERMS
+
 DIGEST_BYTES = 16
-MOST_TERMS = 16
-"""The maximum number of values that a learning method may put in one message."""
-MOST_LIVES_TOLD = 256
-"""The maximum number of lifetimes in one message."""
 
 PROTOCOL = "p2pfl/1"
 PROTOCOL_VERSION = 10
 LEAST_VERSION = max(9, PROTOCOL_VERSION - 1)
 """The oldest protocol version that a node speaks, as of 9 the one before its own: upgrades go node by node."""
-CHUNK_BYTES = 256 * 1024
 
 
 class Hello(Struct, frozen=True, kw_only=True, gc=False):

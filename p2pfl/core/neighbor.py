@@ -20,13 +20,11 @@ from msgspec.structs import replace
 from p2pfl.core.events import Alarm, CloseSession, Effect, NoteLifetime, Send
 from p2pfl.core.limits import Fault, Patience, Reputation, ResyncLimit, TokenBucket, UsualTime, hearing_bucket
 from p2pfl.core.members import FIRST_LIFETIME, Copies, Lifetime, Lifetimes, MemberProgress, News, digest_of
-from p2pfl.core.messages import MOST_LIVES_TOLD, Done, Hello, LivesTold, Message, Ready, Reply, Request
+from p2pfl.core.messages import Done, Hello, LivesTold, Message, Ready, Reply, Request
 from p2pfl.core.settings import ALWAYS, NEVER, Facts, Settings, Turns, schedule_index
+from p2pfl.limits import INBOX, MOST_LIVES_TOLD, UNANSWERED_S
 
 REPEAT_S = 1.0
-
-
-INBOX = 8
 
 
 @dataclass(slots=True, kw_only=True)
@@ -249,8 +247,6 @@ def _tell(line: EdgeLine, lifetimes: Sequence[tuple[int, Lifetime]]) -> list[Eff
 
 
 UNANSWERED_ROUNDS = 10
-UNANSWERED_S = 45.0
-"""A neighbor that has a session but exchanges nothing for this many rounds and seconds is reported."""
 LONG_ABSENCE_S = 60.0
 """A longer absence is reported; a shorter one keeps the count of rounds without an exchange, or cuts would hide it."""
 

@@ -35,11 +35,12 @@ from p2pfl.core.events import (
     StartRound,
     StopRequested,
 )
-from p2pfl.core.limits import PATIENCE_MULTIPLE, Repeats, UsualTime
+from p2pfl.core.limits import Repeats, UsualTime
 from p2pfl.core.members import Memory
 from p2pfl.core.settings import NEVER, Facts, Phase, Settings
 from p2pfl.core.termination import Reason, Termination
-from p2pfl.core.training import JOIN_WAIT_S, LEAST_JOIN_ROUND_S, LONGEST_JOIN_S, Beginning, Training
+from p2pfl.core.training import JOIN_WAIT_S, LEAST_JOIN_ROUND_S, Beginning, Training
+from p2pfl.limits import LONGEST_JOIN_S, PATIENCE_MULTIPLE
 
 LEAST_USUAL_WAIT_S = 0.25
 

@@ -31,6 +31,7 @@ from functools import cache
 from statistics import median
 from typing import ClassVar, NamedTuple
 
+from p2pfl.limits import LONGEST_PACE_S
 from p2pfl.specs import Catalog, Entry, Parameter, number
 
 NEVER = float("inf")
@@ -196,9 +197,6 @@ def parse_staleness(spec: str) -> Staleness:
     entry, values = STALENESS.read_by_place(spec)
     staleness: Staleness = entry.made(*values)
     return staleness
-
-
-LONGEST_PACE_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,11 +26,10 @@ from p2pfl.core.events import Alarm, Effect, RoundRefused
 from p2pfl.core.members import MemberProgress
 from p2pfl.core.settings import NEVER, Facts, Settings
 from p2pfl.core.training import Training
+from p2pfl.limits import LONGEST_MULTIPLE
 
 TRAINING_SHARE = 0.25
 """How long a node waits for members that are slower or gone, as a fraction of its own training time."""
-LONGEST_MULTIPLE = 50.0
-"""How long a node goes on once it has completed, as a multiple of its training time: enough for fiftyfold speeds."""
 ROUNDS_OF_SILENCE = 3.0
 """The number of its own rounds that a neighbor may miss before it counts as silent."""
 AWAY_S = 3.0

@@ -158,8 +158,6 @@ class Training:
 
 JOIN_ROUNDS = 3
 JOIN_WAIT_S = 10.0
-LONGEST_JOIN_S = 60.0
-"""How long a node keeps joining while no replica is filled, in seconds: large models take long on slow lines."""
 LEAST_JOIN_ROUND_S = 0.1
 MOVED_ON = 2
 

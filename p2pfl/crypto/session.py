@@ -51,10 +51,11 @@ from nacl.exceptions import CryptoError
 from nacl.public import PrivateKey
 from nacl.signing import VerifyKey
 
-from p2pfl.core.messages import CHUNK_BYTES, PROTOCOL
+from p2pfl.core.messages import PROTOCOL
 from p2pfl.crypto import OTHERS, FederationMismatch, HandshakeFault, UnlistedKey
 from p2pfl.crypto.identity import PUBLIC_BYTES, SIGNATURE_BYTES, Identity
 from p2pfl.errors import PeerFault
+from p2pfl.limits import CHUNK_BYTES, MAX_SECTIONS, REKEY_BYTES
 
 KEY_BYTES = 32
 TAG_BYTES = 16
@@ -63,7 +64,6 @@ M1_BYTES = KEY_BYTES + TAG_BYTES
 # A key that seals only one message needs no nonce.
 NONCE = bytes(crypto_aead_chacha20poly1305_ietf_NPUBBYTES)
 
-MAX_SECTIONS = 64
 PROOF_BYTES = SIGNATURE_BYTES + KEY_BYTES
 """The signature and the MAC, at the end of an introduction."""
 
@@ -425,9 +425,6 @@ def _session_keys(secrets: Secrets, th2: bytes, m3: bytes, *, peer_public: bytes
         peer_public=peer_public,
     )
 
-
-SESSION_MAX_S = 3600
-REKEY_BYTES = 1 << 30
 
 _HEADER_BYTES = crypto_secretstream_xchacha20poly1305_HEADERBYTES
 _OVERHEAD_BYTES = crypto_secretstream_xchacha20poly1305_ABYTES

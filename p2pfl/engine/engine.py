@@ -84,16 +84,12 @@ from p2pfl.engine.state import (
 from p2pfl.errors import LearningError, PeerFault
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector
 from p2pfl.learn.privacy.accounting import Spend
+from p2pfl.limits import NORM_CEILING, NORM_MULTIPLE
 from p2pfl.methods import Method, Round, overrides
 from p2pfl.methods.method import own_failures
 from p2pfl.plugins import FAILURES, describe_failure
 
-NORM_CEILING = 1e15
-"""The largest allowed norm of a model or replica: far above any real one, far below the limit of float32."""
-
 LARGEST_TERM = 1e300
-NORM_MULTIPLE = 1e3
-"""The largest norm of a replica, as a multiple of our own model's; a whole model after a resync must pass."""
 
 
 class Occasion(NamedTuple):

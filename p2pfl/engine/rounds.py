@@ -15,6 +15,7 @@ from p2pfl.aggregate import Likeness, Neighborhood, Rule, liars_of
 from p2pfl.core.events import Mix
 from p2pfl.engine.state import TILE, Bodies, Codecs, EdgeState, NodeState, square_of, tiles, works_in_tiles, zeros
 from p2pfl.learn.interface import Vector
+from p2pfl.limits import MOST_SHARED
 from p2pfl.methods import MODEL, Method, New, Round, overrides
 
 PAYLOADS = 2
@@ -217,9 +218,6 @@ def norm(vector: Vector) -> float:
         return float(np.sqrt(sum(square_of(vector[part]) for part in tiles(vector.size))))
 
 
-MOST = 255
-
-
 class FragmentMean:
     """The mean of what neighbors have shown of each value of the channels (c d,), each message with equal weight."""
 
@@ -231,7 +229,7 @@ class FragmentMean:
         """Take in what the neighbor has shown in an exchange."""
         for part, here in bodies.tiles():
             counts, mean = self.counts[part], self.mean[part]
-            counts += counts < MOST
+            counts += counts < MOST_SHARED
             step = bodies.shown_by_peer(here) - mean
             step /= counts.astype(mean.dtype)
             mean += step

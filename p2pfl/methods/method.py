@@ -26,8 +26,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from p2pfl.core.messages import MOST_TERMS
 from p2pfl.errors import LearningError, P2PFLError, UserError
+from p2pfl.limits import MOST_TERMS
 from p2pfl.plugins import FAILURES, describe_failure, find_object
 from p2pfl.specs import Catalog, Entry, Parameter, number, read_parameters
 

@@ -29,27 +29,31 @@ from aiohttp import web
 
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
+from p2pfl.limits import (
+    ACCEPTED_AT_ONCE,
+    ACCEPTING_BURST_S,
+    ACCEPTING_SHARE,
+    BACKLOG,
+    CONTROL_BURST,
+    CONTROL_PER_S,
+    GREETING_BYTES,
+    IDLE_BYTES,
+    MOST_CONTROL,
+    MOST_GROUPS,
+    MOST_UNPROVEN,
+    NEIGHBOR_HANDSHAKES,
+    PROOF_BYTES,
+    SLICE_BYTES,
+    UNSENT_BYTES,
+    Limits,
+)
 from p2pfl.net.address import Address
 from p2pfl.net.dial_paths import GOODBYE_S, OwnCertificate
-from p2pfl.net.limits import MOST_GROUPS, SHARE_OF_ACCEPTING, CpuQuota, Limits, Stopwatch, TimeBudget, latest, measure
-from p2pfl.net.transport import IDLE_BYTES, UNSENT_BYTES, ConnectionStage, Refusals, Tap
+from p2pfl.net.limits import CpuQuota, Stopwatch, TimeBudget, latest, measure
+from p2pfl.net.transport import ConnectionStage, Refusals, Tap
 
-GREETING_BYTES = 2**14
-"""The bytes that a peer may send before it has shown that it knows our key: an HTTP request and 48 bytes."""
-SLICE_BYTES = 2**11
-"""The bytes read from such a peer before its time budget is checked again: at most 341 empty pings."""
 NETWORK_BITS = 64
 """The length of an IPv6 network prefix: a peer with one address controls its whole network."""
-MOST_CONTROL = 8
-"""The maximum number of simultaneous control connections; each may bring a MiB."""
-CONTROL_PER_S, CONTROL_BURST = 0.5, 16.0
-"""The limit on visits: from unlisted peers in one group of addresses, and from one member that asks for no session or
-may not have one.
-
-A member that was just added, or that has an older graph, dials its neighbors once every few seconds.
-"""
-NEIGHBOR_HANDSHAKES = 2.0
-"""The handshakes allowed at once for each neighbor: all neighbors may share one address, and start together."""
 
 
 T = TypeVar("T")
@@ -319,15 +323,6 @@ async def accept_tls(connection: socket.socket, gate: ConnectionGate, context: s
         raise
 
 
-BACKLOG = 100
-"""The connections that the operating system queues until they are accepted."""
-AT_ONCE = 16
-"""The connections accepted in a row before the loop does other work."""
-MOST_UNPROVEN = 32
-"""The most connections without time of their own that may yet show that they are no strangers'."""
-PROOF_BYTES = 2**12
-"""The beginning of what they say, which has to show it."""
-BURST_S = 0.02
 LEAST_REST_S = 0.1
 """The shortest pause: to begin and end one costs as much as to accept a connection."""
 RETRY_S = 1.0
@@ -354,7 +349,7 @@ class Acceptor:
         self.certificate: OwnCertificate | None = None
         """If there is one, TLS is accepted beside plain connections: they differ in their first byte."""
         self._loop = asyncio.get_running_loop()
-        self._accepting = TimeBudget(SHARE_OF_ACCEPTING, BURST_S)
+        self._accepting = TimeBudget(ACCEPTING_SHARE, ACCEPTING_BURST_S)
         self._sockets: list[socket.socket] = []
         self._arriving: set[asyncio.Task[None]] = set()
         self._rest: asyncio.TimerHandle | None = None
@@ -397,7 +392,7 @@ class Acceptor:
 
     def _accept(self, listening: socket.socket) -> None:
         with self._watch():
-            for _ in range(AT_ONCE):
+            for _ in range(ACCEPTED_AT_ONCE):
                 try:
                     connection, place = listening.accept()
                 except (BlockingIOError, InterruptedError, ConnectionAbortedError):

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from p2pfl.config.tables import URL, USUAL_PORTS, is_host, without_password
 from p2pfl.errors import UserError
+from p2pfl.limits import MOST_HINTS, MOST_HINTS_KEPT
 
 FIRST_PORT, LAST_PORT = 15_000, 32_000
 
@@ -151,10 +152,6 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-MOST_HINTS = 4
-"""The maximum number of hints dialed at a time, and kept for a member that is not currently a neighbor."""
-MOST_KEPT = 512
-"""The most hints kept for a neighbor; half of them hold one port for each machine on a usual network (/24)."""
 HASTE_S = 2.0
 """The shortest time between two dials brought forward by a new address, so that a flood of made-up addresses gains
 nothing.
@@ -203,7 +200,7 @@ class Route:
             self.news.set()
         return True
 
-    def hint(self, addresses: Iterable[Address], *, most: int = MOST_KEPT) -> None:
+    def hint(self, addresses: Iterable[Address], *, most: int = MOST_HINTS_KEPT) -> None:
         """Keep hints that arrived together, and at most `most` hints in all."""
         new = [address for address in dict.fromkeys(addresses) if address not in self.hints][:most]
         for address in new:

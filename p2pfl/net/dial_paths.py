@@ -36,6 +36,7 @@ from p2pfl.config.model import NodeConfig
 from p2pfl.config.tables import PROXY
 from p2pfl.crypto.identity import read_private
 from p2pfl.errors import UserError
+from p2pfl.limits import PROXY_ANSWER_BYTES, PROXY_SILENCE_S
 from p2pfl.net.address import Address
 from p2pfl.net.transport import GoneError
 
@@ -224,12 +225,9 @@ def _no_password() -> str:
     raise UserError("the key of the certificate has a password", allowed="a key without: openssl pkey -in KEY -out NEW")
 
 
-ANSWER_BYTES = 2**14
 WANTS_PASSWORD, FORBIDDEN = (407, 401), 403
 """How proxies answer; tinyproxy says 401 to a password that is wrong."""
 SCHEMES = re.compile(rb"\r\nproxy-authenticate:[ \t]*([a-z0-9-]+)", re.IGNORECASE)
-SILENCE_S = 8.0
-"""How long a proxy may be silent before it is named as what stands in the way; the whole dial has a little longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -482,11 +480,11 @@ class Outlet:
 
     async def _tunnel(self, proxy: Proxy, address: Address) -> asyncio.Transport:
         """Return a connection with the address through the proxy."""
-        request, reader = proxy.request(address), asyncio.StreamReader(limit=ANSWER_BYTES)
+        request, reader = proxy.request(address), asyncio.StreamReader(limit=PROXY_ANSWER_BYTES)
         tls = self._tls(Address(proxy.host, proxy.port, tls=proxy.tls))
         transport: asyncio.Transport | None = None
         try:
-            async with asyncio.timeout(SILENCE_S):
+            async with asyncio.timeout(PROXY_SILENCE_S):
                 transport = await _open(proxy.host, proxy.port, asyncio.StreamReaderProtocol(reader), tls)
                 transport.write(request)
                 await read_answer(reader, proxy, address)

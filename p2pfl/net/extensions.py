@@ -22,8 +22,9 @@ import msgspec
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
 from p2pfl.foreign import UNREADABLE
+from p2pfl.limits import MOST_NAME_BYTES, MOST_OFFERS, MOST_SIDE_BYTES
 from p2pfl.net.transport import OnAlarm
-from p2pfl.wire import MOST_NAME_BYTES, MOST_OFFERS, MOST_SIDE_BYTES, Offer, Side, Unknown
+from p2pfl.wire import Offer, Side, Unknown
 
 FAILED = "feature-failed"
 """The kind of alarm about a handler that failed."""

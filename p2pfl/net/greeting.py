@@ -23,12 +23,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NoReturn, Protocol
 
-from p2pfl.config.charter import MOST_BYTES, VERSIONS
+from p2pfl.config.charter import VERSIONS
 from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto import FederationMismatch, HandshakeFault, UnlistedKey
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding, Initiator, Responder, Session
 from p2pfl.errors import PeerFault
+from p2pfl.limits import MOST_CHARTER_BYTES
 from p2pfl.net.acceptor import control_bucket
 from p2pfl.net.transport import ConnectionStage, Counters, GoneError, LeftBehindFault, Line, NoEdgeFault, SealedFault
 
@@ -195,8 +196,8 @@ async def receive_charter(line: Line, session: Session, announced: Notice) -> by
 
     Raises PeerFault if it is too long, or wrongly split.
     """
-    if not 0 < announced.number <= MOST_BYTES:
-        raise PeerFault(f"a charter of {announced.number} bytes: at most {MOST_BYTES}")
+    if not 0 < announced.number <= MOST_CHARTER_BYTES:
+        raise PeerFault(f"a charter of {announced.number} bytes: at most {MOST_CHARTER_BYTES}")
     raw = bytearray()
     while len(raw) < announced.number:
         piece, final = session.open(await line.receive())

@@ -21,70 +21,8 @@ from pathlib import Path
 from types import coroutine
 from typing import Any, TypeVar
 
+from p2pfl.limits import ADDRESS_SHARE, MOST_GROUPS, NEIGHBOR_BURST_S, QUOTA_BURST_S, STRANGERS_SHARE
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    connect_s: float = 10.0
-    handshake_s: float = 10.0
-    """The time from accepting a connection to an open session; a dialer has the same time from the moment it is
-    connected.
-    """
-    contest_s: float = 3.0
-    """How long a newcomer is held back in favor of a session that may be dead at the other end."""
-    pending: int = 64
-    """The maximum number of connections in one stage that are not sessions yet (`acceptor`)."""
-    pending_per_address: int = 32
-    """The maximum number of such connections from one IPv4 address or one IPv6 /64."""
-    handshakes_per_s: float = 100.0
-    """Handshakes per second with one address or /64, beyond a burst of `handshake_burst`."""
-    handshake_burst: float = 128.0
-    sessions_per_s: float = 1.0
-    """Sessions per second with one neighbor, beyond a burst of `session_burst`; a neighbor that exceeds this gets none
-    for `churn_rest_s`.
-    """
-    session_burst: float = 20.0
-    churn_rest_s: float = 30.0
-    min_rate: float = 1024.0
-    """The minimum bytes per second of an incomplete message, averaged over `rate_window_s`."""
-    rate_window_s: float = 30.0
-    partial_bytes: int | None = None
-    """The memory for partly received messages in all sessions; None allows one of maximum size per neighbor."""
-    queue_messages: int = 64
-    drain_s: float = 30.0
-    """How long a chunk may wait for the peer to read it, counted from the peer's last receipt."""
-    silence_s: float = 45.0
-    """The longest time without a sealed chunk from the other end.
-
-    After that the session is dead, whatever the state of the connection. A chunk takes a second or two at the line's
-    rate (`outbox`); to a node of protocol version 9 it has 256 KiB, so that lines below about 150 kbit/s are too slow.
-    """
-    beat_s: float = 4.0
-    """How long an end is silent before it seals an empty chunk."""
-    close_s: float = 1.0
-    """How long a goodbye may take."""
-    retry_first_s: float = 0.2
-    retry_ceiling_s: float = 15.0
-    settled_s: float = 5.0
-    """A session that lasts this long proves that dialing works: the next dial is not delayed."""
-    direct_again_s: float = 30.0
-    """The time between two attempts to reach a neighbor at its addresses while the session goes through a relay."""
-    session_s: float | None = None
-    """The age at which the dialer renews a session; None leaves that to the cipher."""
-    max_kbit_s: float | None = None
-    """The most that all sessions together send on average; None for as much as they can."""
-
-
-SHARE_OF_ALL = 0.06
-"""The share of loop time for all strangers together; addresses of members together get the same again."""
-SHARE_OF_ONE = 0.04
-"""The share for one address or one IPv6 /64."""
-SHARE_OF_ACCEPTING = 0.02
-"""The share for connections that are closed as soon as they are accepted."""
-BURST_S = 0.1
-NEIGHBOR_BURST_S = 0.02
-"""The additional burst for each neighbor: all neighbors may share one address, and start together."""
-MOST_GROUPS = 1024
-"""The maximum number of address groups that have a budget, or whose handshakes are counted: the latest."""
 EVENT_S = 3e-5
 """The time that the loop and the system take for one event in addition to the measured time."""
 
@@ -177,7 +115,7 @@ class GroupQuotas:
     """The budget of one kind of address as a whole, and one for each group of addresses."""
 
     def __init__(self, burst_s: float) -> None:
-        self.all = TimeBudget(SHARE_OF_ALL, burst_s)
+        self.all = TimeBudget(STRANGERS_SHARE, burst_s)
         self._burst_s = burst_s
         self._groups: dict[str, TimeBudget] = {}
 
@@ -197,7 +135,7 @@ class GroupQuotas:
         self._budget(group).spend(cost_s, now)
 
     def _budget(self, group: str) -> TimeBudget:
-        return latest(self._groups, group, lambda: TimeBudget(SHARE_OF_ONE, self._burst_s))
+        return latest(self._groups, group, lambda: TimeBudget(ADDRESS_SHARE, self._burst_s))
 
 
 class CpuQuota:
@@ -205,14 +143,14 @@ class CpuQuota:
 
     def __init__(self, neighbors: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._strangers, self._known = GroupQuotas(BURST_S), GroupQuotas(BURST_S)
+        self._strangers, self._known = GroupQuotas(QUOTA_BURST_S), GroupQuotas(QUOTA_BURST_S)
         self._known_groups: dict[str, bool] = {}
         self.expect(neighbors)
 
     def expect(self, neighbors: int) -> None:
         """Set the number of neighbors."""
         for pot in (self._strangers, self._known):
-            pot.allow(BURST_S + NEIGHBOR_BURST_S * neighbors)
+            pot.allow(QUOTA_BURST_S + NEIGHBOR_BURST_S * neighbors)
 
     def know(self, group: str) -> None:
         """Record that a member has, or had, that address; the latest `MOST_GROUPS` are remembered."""
@@ -224,7 +162,7 @@ class CpuQuota:
 
     def may_go_on(self, group: str) -> bool:
         """Return True if a connection that was let in may continue: it is not dropped in favor of later ones."""
-        return self._pot(group).left_s(group, self._clock()) > -BURST_S
+        return self._pot(group).left_s(group, self._clock()) > -QUOTA_BURST_S
 
     def spend(self, group: str, cost_s: float) -> None:
         """Charge a cost; a negative one is a refund, because it was for a member."""

@@ -19,14 +19,22 @@ from time import monotonic
 from typing import Protocol, TypeVar
 
 from p2pfl.core.limits import TokenBucket
-from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Busy, Hello, Message, Reply, Request
-from p2pfl.crypto.session import SESSION_MAX_S
+from p2pfl.core.messages import LEAST_VERSION, PROTOCOL_VERSION, Busy, Hello, Message, Reply, Request
 from p2pfl.errors import PeerFault
+from p2pfl.limits import (
+    BEATS_PER_S,
+    CHUNK_BYTES,
+    LISTENER_PATIENCE_S,
+    LOUD_FAULTS,
+    REASON_BYTES,
+    SESSION_MAX_S,
+    SILENCE_LOOKS,
+    Limits,
+)
 from p2pfl.net.extensions import ExtensionChannel, ExtensionChannels
 from p2pfl.net.greeting import Connection, Notice
-from p2pfl.net.limits import Limits
 from p2pfl.net.outbox import BodySender, KeptParts, Outbox, ReceiptClock, SendingRate
-from p2pfl.net.transport import REASON_BYTES, Counters, GoneError, OnAlarm, clip
+from p2pfl.net.transport import Counters, GoneError, OnAlarm, clip
 from p2pfl.wire import (
     FREE_SPLIT_VERSION,
     Assembler,
@@ -41,8 +49,6 @@ from p2pfl.wire import (
     split,
 )
 
-LOUD_FAULTS = 20
-"""How many faults of one neighbor are logged as warnings; further ones are only counted."""
 INLINE_BYTES = 64 * 1024
 BATCH_BYTES = 4 * CHUNK_BYTES
 """The bytes of a message that are sealed before the socket accepts them."""
@@ -50,16 +56,8 @@ BATCH_CHUNKS = 4
 """How many chunks are sealed ahead, and how many are read ahead while at most as many are being opened."""
 CALM_TURNS = 3
 """After so many turns of the loop without anything to read, all that had come to this machine has been read."""
-LISTENER_PATIENCE_S = 60.0
-SILENCE_LOOKS = 9
-"""The number of checks within the longest silence allowed.
-
-Checks are counted, not seconds: a process that was stopped for an hour must first read what arrived in the meantime.
-"""
 STALLED_S, FOLLOWS_S = 45.0, 10.0
 """An exchange that is not over after so long counts as one that took so long; and `_end_exchange`."""
-BEATS_PER_S = 1.0
-"""Empty chunks allowed per second, beyond a burst of `BURST`: an honest end sends fewer."""
 SILENT = "silent-session"
 """The kind of alarm about a connection that no longer delivers sealed chunks."""
 

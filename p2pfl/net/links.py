@@ -21,11 +21,11 @@ from p2pfl.crypto import FederationMismatch, UnlistedKey
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding
 from p2pfl.errors import PeerFault, UserError
-from p2pfl.net.address import MOST_HINTS, MOST_KEPT, Address, DialPath, Relayed, Route, parse_address
+from p2pfl.limits import MOST_HINTS, MOST_HINTS_KEPT, Limits
+from p2pfl.net.address import Address, DialPath, Relayed, Route, parse_address
 from p2pfl.net.dial_paths import DialError, UnreachedError
 from p2pfl.net.extensions import ExtensionChannels
 from p2pfl.net.greeting import Charters, Greeter
-from p2pfl.net.limits import Limits
 from p2pfl.net.link import ByteBudget, PeerLink, Shared
 from p2pfl.net.outbox import SendingRate
 from p2pfl.net.session_table import SPARED_TRY_S, Callbacks, Dial, NeighborPlace, SessionTable, expire
@@ -463,7 +463,7 @@ class Links:
         """Add addresses where that member may also be, newest first. Invalid addresses and non-members are ignored."""
         known = [address for address in map(_parse_hint, addresses) if address is not None]
         if known and index != self._greeter.own_index and index in self._greeter.members.values():
-            most = MOST_KEPT if index in self._table.places else MOST_HINTS
+            most = MOST_HINTS_KEPT if index in self._table.places else MOST_HINTS
             self._dialer.route(index).hint(known, most=most)
             self._keep_dialing()
 

@@ -19,11 +19,11 @@ from itertools import chain
 from typing import Any
 
 from p2pfl.core.limits import TokenBucket
-from p2pfl.core.messages import CHUNK_BYTES, Message, Ready, Reply, Request
+from p2pfl.core.messages import Message, Ready, Reply, Request
 from p2pfl.errors import PeerFault
+from p2pfl.limits import CHUNK_BYTES, LEAST_CHUNK_BYTES
 from p2pfl.wire import (
     FREE_SPLIT_VERSION,
-    LEAST_CHUNK_BYTES,
     PartHeld,
     PartialBody,
     Receipt,

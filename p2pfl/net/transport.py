@@ -26,12 +26,21 @@ from aiohttp import ClientWebSocketResponse, WSMsgType, web
 from aiohttp.http import WebSocketError
 
 from p2pfl.core.limits import TokenBucket
-from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.crypto import FederationMismatch, UnlistedKey
 from p2pfl.errors import PeerFault
 from p2pfl.foreign import printable
+from p2pfl.limits import (
+    CHUNK_BYTES,
+    IDLE_BYTES,
+    LINE_BYTES,
+    MEMBER_LINES_AN_HOUR,
+    PINGS_PER_S,
+    REASON_BYTES,
+    REASON_VARIANTS,
+    STRANGERS_LINES_AN_HOUR,
+    Limits,
+)
 from p2pfl.net.address import Address, DialPath, Relayed
-from p2pfl.net.limits import Limits
 
 OnAlarm = Callable[[str, int, str], Any]
 """Called with a kind, a peer and a text when the network sees something that the user should know."""
@@ -106,15 +115,8 @@ class ConnectionStage(IntEnum):
     """The peer is a member of the federation."""
 
 
-UNSENT_BYTES = 2**16
-"""The bytes that may wait in a transport before a writer waits: inside TLS the default is eight times as much."""
 HEADER_BYTES = 14
 """The size of the largest WebSocket frame header."""
-IDLE_BYTES = 2**21
-"""The bytes that may arrive without completing a message.
-
-For an honest peer, aiohttp holds back 768 KiB, and one incomplete message has 256 KiB.
-"""
 
 
 class Tap(asyncio.Protocol):
@@ -226,11 +228,6 @@ class Line(ABC):
 
 
 TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
-PINGS_PER_S = 10.0
-"""Pings and pongs allowed per second, beyond a burst of `BURST`: an honest end sends none.
-
-256 KiB of them at once would hold up the loop for a tenth of a second or more.
-"""
 
 WebSocket = ClientWebSocketResponse | web.WebSocketResponse
 
@@ -306,12 +303,7 @@ DIFFERS = "federation-differs"
 """The kind of alarm about a federation file that differs."""
 
 HOUR_S = 3600.0
-REASON_BYTES = 200
-LINE_BYTES = 512
-"""The longest line; `STAMP_BYTES` of it are for the time, the level and the name before the text."""
 STAMP_BYTES = 112
-VARIANTS = 4
-"""The number of reasons with the same wording that are logged."""
 FIGURES = re.compile(r"[A-Za-z0-9_-]{43}|[0-9a-f]{16,}|\d+")
 """Matches public keys, hashes and numbers."""
 
@@ -327,8 +319,8 @@ class LinesAnHour:
     unsealed: int
 
 
-STRANGERS = LinesAnHour(reasons=48, mentions=32, unsealed=48)
-MEMBER = LinesAnHour(reasons=12, mentions=20, unsealed=4)
+STRANGERS = LinesAnHour(*STRANGERS_LINES_AN_HOUR)
+MEMBER = LinesAnHour(*MEMBER_LINES_AN_HOUR)
 
 
 @dataclass(slots=True)
@@ -350,7 +342,7 @@ class HourOfRefusals:
         `sealed` says that the peer itself, and nobody else, is the cause.
         """
         wording = FIGURES.sub("#", reason)
-        full = len(self.logged) >= self.allowance.reasons or self.wordings[wording] >= VARIANTS
+        full = len(self.logged) >= self.allowance.reasons or self.wordings[wording] >= REASON_VARIANTS
         full |= not sealed and self.unsealed >= self.allowance.unsealed
         if full or reason in self.logged:
             return False

@@ -23,7 +23,8 @@ from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import MAX_SEALED_BYTES, FederationBinding, Initiator, Session
 from p2pfl.errors import P2PFLError, PeerFault
-from p2pfl.net.acceptor import GREETING_BYTES, Acceptor, ConnectionGate, PendingConnections, StrictHandler, not_found
+from p2pfl.limits import GREETING_BYTES, IDLE_BYTES, UNSENT_BYTES, Limits
+from p2pfl.net.acceptor import Acceptor, ConnectionGate, PendingConnections, StrictHandler, not_found
 from p2pfl.net.address import PATH, Address, DialPath, Relayed, cannot_listen, parse_address
 from p2pfl.net.dial_paths import (
     DialError,
@@ -35,10 +36,7 @@ from p2pfl.net.dial_paths import (
     outlet_of,
 )
 from p2pfl.net.greeting import ask, bring
-from p2pfl.net.limits import Limits
 from p2pfl.net.transport import (
-    IDLE_BYTES,
-    UNSENT_BYTES,
     ConnectionStage,
     GoneError,
     Line,

@@ -28,7 +28,7 @@ from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.interface import Learner, Score
 from p2pfl.learn.metrics import Losses
-from p2pfl.net.limits import Limits
+from p2pfl.limits import Limits
 from p2pfl.net.links import Links, Watcher
 from p2pfl.net.session_table import Callbacks
 from p2pfl.net.transport import MakeTransport
@@ -405,9 +405,11 @@ class Application:
                 tasks = [asyncio.create_task(self._upkeep()), *self.attached.works()]
                 for task in tasks:
                     task.add_done_callback(self._end_on_failure)
-                await driver.finished.wait()
-                for task in tasks:
-                    task.cancel()
+                try:
+                    await driver.finished.wait()
+                finally:  # if this is cancelled, they would hold the node for as long as the loop runs
+                    for task in tasks:
+                        task.cancel()
                 await driver.held.drain()
                 await self.attached.farewell(hasty=self.stopping.is_requested)
             if driver.failure is not None:

@@ -16,6 +16,7 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding
 from p2pfl.engine.engine import codecs_of, recode
 from p2pfl.errors import UserError
+from p2pfl.limits import MALFORMED_REST_S
 from p2pfl.net.address import parse_address
 from p2pfl.net.link import MALFORMED
 from p2pfl.net.links import Links, Membership, Watcher
@@ -237,10 +238,6 @@ def membership_of(
     )
 
 
-REST_S = 30.0
-"""The time for which a neighbor that has sent malformed data is refused."""
-
-
 def links_of_phase(
     federation: FederationConfig,
     index: int,
@@ -262,7 +259,7 @@ def links_of_phase(
 
     def ended(peer: int, session: int, reason: str) -> None:
         if reason.startswith(MALFORMED):
-            links.close(peer, session, "", REST_S)
+            links.close(peer, session, "", MALFORMED_REST_S)
 
     links = Links(
         membership_of(federation, index, identity, binding),

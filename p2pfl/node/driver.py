@@ -38,6 +38,7 @@ from p2pfl.core.events import (
 from p2pfl.core.messages import Done, Message, Reply, Request
 from p2pfl.core.settings import Phase
 from p2pfl.errors import LearningError
+from p2pfl.limits import DISK_DRAIN_S, FIRST_ALARMS, LATER_ALARMS
 from p2pfl.net.link import MALFORMED, SILENT
 from p2pfl.net.links import Links
 from p2pfl.node.engine_thread import EngineThread, Order
@@ -46,8 +47,6 @@ from p2pfl.node.status import Feed, Presence
 from p2pfl.plugins import describe_failure
 from p2pfl.reporting.alarms import LOST
 
-DRAIN_S = 5.0
-"""The longest wait at a node's end for a disk that holds messages up."""
 DRAINS = 100
 
 
@@ -82,11 +81,11 @@ class DurableOutbox:
             self._send(self._held.popleft()[1])
 
     async def drain(self) -> None:
-        """Wait until all has left, or for `DRAIN_S`."""
+        """Wait until all has left, or for `DISK_DRAIN_S`."""
         for _ in range(DRAINS):
             if not self._held:
                 return
-            await asyncio.sleep(DRAIN_S / DRAINS)
+            await asyncio.sleep(DISK_DRAIN_S / DRAINS)
 
     def forget(self) -> None:
         """Drop what is held: the disk has refused, and the sessions end."""
@@ -120,12 +119,6 @@ NOTICES = frozenset(
 """Kinds of notices about good or planned events, which are not alarms."""
 MIXES_ONLY = frozenset({Phase.CLOSING, Phase.LINGERING, Phase.FINISHED})
 """The phases in which a node does not train, but for closing rounds that do."""
-FIRST_ALARMS = 5
-LATER_ALARMS = 100
-"""Limits on logged alarms of one kind from one neighbor.
-
-The first FIRST_ALARMS are logged, then the 100th, the 200th, the 400th and so on.
-"""
 
 
 class Driver:

@@ -39,9 +39,9 @@ from p2pfl.engine.state import Codecs, NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.privacy import Spend
 from p2pfl.learn.privacy.accounting import Ledger
+from p2pfl.limits import LEAST_LOG_BYTES, LOG_MULTIPLE, USUAL_LOG_BYTES
 from p2pfl.methods import Method
 from p2pfl.storage import Durability, Flush, State, Store, disk
-from p2pfl.storage.disk import LEAST_LOG_BYTES
 from p2pfl.storage.store import size_bytes
 
 
@@ -124,10 +124,6 @@ log = logging.getLogger("p2pfl")
 RETRY_S = 5.0
 LOOK_S = 1.0
 """How often a growing log's limit is adapted to the free space, in seconds."""
-
-USUAL_LOG_BYTES = 4 << 20
-LOG_MULTIPLE = 4
-"""The usual size of the log, in snapshots; a longer one would take too long to replay."""
 
 
 @dataclass(frozen=True, slots=True)

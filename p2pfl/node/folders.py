@@ -17,7 +17,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.charter import MOST_BYTES, Charter, CharterError, amended, checked
+from p2pfl.config.charter import Charter, CharterError, amended, checked
 from p2pfl.config.load import FILE_NAME, federation_mistakes, load_stranger
 from p2pfl.config.model import Compute, Edition, FederationConfig, GossipConfig, TrainingConfig
 from p2pfl.config.schemas import write_schemas
@@ -25,6 +25,7 @@ from p2pfl.config.sections import keys_of
 from p2pfl.config.writing import HAS_SCHEMA, NewMember, node_text, toml_value
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import StorageError, UserError
+from p2pfl.limits import MOST_CHARTER_BYTES
 from p2pfl.net.address import free_ports
 from topologies.families import parse
 from topologies.files.content import is_file
@@ -172,7 +173,7 @@ def load_kept(folder: Path, federation: FederationConfig) -> Charter | None:
     file = folder / CHARTER_FILE
     try:
         with file.open("rb") as content:
-            raw = content.read(MOST_BYTES + 1)
+            raw = content.read(MOST_CHARTER_BYTES + 1)
         return checked(raw, federation)
     except FileNotFoundError:
         return None

@@ -38,6 +38,7 @@ from p2pfl.learn.load import to_safetensors
 from p2pfl.learn.metrics import Losses, Measure
 from p2pfl.learn.privacy import Spend
 from p2pfl.learn.privacy.accounting import Ledger
+from p2pfl.limits import WAITING_BYTES
 from p2pfl.node.engine_thread import EngineThread, Look, Pay
 from p2pfl.plugins import software
 from p2pfl.reporting.measures import measures_in
@@ -349,8 +350,6 @@ asks again.
 """
 
 
-WAITING_BYTES = 64 << 20
-"""Memory for models that wait for their test; testing a large one may take longer than the interval between tests."""
 TRAINING_NICE = 10
 """The niceness of training: it takes only the time that nothing else needs."""
 

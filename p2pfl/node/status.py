@@ -29,8 +29,9 @@ from p2pfl.engine.engine import Engine
 from p2pfl.engine.rounds import neighbor_distance
 from p2pfl.learn.figures import own_classes
 from p2pfl.learn.interface import device_of
+from p2pfl.limits import FIRST_NEIGHBOR_LINES, LATER_NEIGHBOR_LINES, MOST_EVENTS, REASON_BYTES
 from p2pfl.net.link import SILENT
-from p2pfl.net.transport import REASON_BYTES, Counters, PeerTraffic, clip
+from p2pfl.net.transport import Counters, PeerTraffic, clip
 from p2pfl.node.engine_thread import EngineThread, Look
 from p2pfl.node.learner_runner import LearnerRunner, Moment
 from p2pfl.reporting.alarms import ALARMS, BACK, LASTS_S, LOST, OTHER, AlarmText
@@ -48,8 +49,6 @@ from p2pfl.reporting.vitals import NotableEvent, StandingAlarm
 
 log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
-
-MOST_EVENTS = 100
 
 
 @dataclass(slots=True)
@@ -323,9 +322,6 @@ SILENT_S = 12.0
 """How long nothing arrives in an open session, three heartbeats, before there is the same alarm: a pulled cable."""
 FIRST_ALARM_S = 60.0
 """How long a neighbor that has had no session since the start is absent before there is an alarm."""
-FIRST_LINES = 10
-LATER_LINES = 100
-"""Lines about a neighbor that comes and goes: the first FIRST_LINES are logged, then one in LATER_LINES."""
 
 
 @dataclass(slots=True)
@@ -420,7 +416,7 @@ class Presence:
 
     def _tell(self, peer: int, kind: str, text: str) -> None:
         self._lines[peer] += 1
-        if self._lines[peer] <= FIRST_LINES or self._lines[peer] % LATER_LINES == 0:
+        if self._lines[peer] <= FIRST_NEIGHBOR_LINES or self._lines[peer] % LATER_NEIGHBOR_LINES == 0:
             self.feed.tell(kind, peer, text)
 
 

@@ -23,9 +23,9 @@ from p2pfl.aggregate import liars_of
 from p2pfl.compress import Compressor, Fragments, make_compressor, require_fit, require_library, require_replicas
 from p2pfl.config.graph import rule_of
 from p2pfl.config.model import Edges, FederationConfig
-from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.engine.rounds import FRAGMENTS, PAYLOADS, suits_fragments
 from p2pfl.errors import UserError
+from p2pfl.limits import CHUNK_BYTES
 from p2pfl.reporting.alarms import ALARMS
 from p2pfl.reporting.report import Contraction, HeldAgainst, NodeReport
 from p2pfl.reporting.status import ClosedRound, MeanAndMax, consensus_distance

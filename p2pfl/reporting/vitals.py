@@ -28,10 +28,9 @@ from p2pfl.crypto.identity import SIGNATURE_BYTES, Identity
 from p2pfl.errors import PeerFault
 from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
+from p2pfl.limits import MOST_ROW_BYTES
 from p2pfl.reporting.status import PrivacyStatus
 
-MOST_ROW_BYTES = 384
-"""The largest size of a row in bytes, including its signature."""
 MOST_WORDS = 6
 """The most alarm kinds in one row."""
 MOST_METRICS = 8

@@ -42,6 +42,7 @@ import msgspec
 from xxhash import xxh3_128
 
 from p2pfl.errors import StorageError, UserError
+from p2pfl.limits import LEAST_LOG_BYTES
 from p2pfl.system import BINARY, HAS_MODES, NO_FOLLOW, lock, make_folder, sync, sync_folder, user_id
 
 Piece: TypeAlias = bytes | bytearray | memoryview
@@ -131,8 +132,6 @@ def _write_new(path: Path, pieces: Iterable[Piece]) -> None:
         os.close(fd)
 
 
-LEAST_LOG_BYTES = 64 << 10
-"""The smallest size limit of a log: a shorter log would end after every few exchanges."""
 SLACK_BYTES = 64 << 10
 """Space for log headers, partly used blocks and a result."""
 BLOCK_BYTES = 512

@@ -39,25 +39,20 @@ from msgspec.structs import replace
 from xxhash import xxh3_128
 
 from p2pfl.core import messages
-from p2pfl.core.messages import (
-    CHUNK_BYTES,
-    DIGEST_BYTES,
-    LEAST_VERSION,
-    MOST_LIVES_TOLD,
-    MOST_TERMS,
-    PROTOCOL_VERSION,
-    Message,
-    Request,
-)
+from p2pfl.core.messages import DIGEST_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Message, Request
 from p2pfl.errors import PeerFault
 from p2pfl.foreign import UNREADABLE
-
-MOST_OFFERS = 64
-"""The maximum number of extension channels at one end."""
-MOST_NAME_BYTES = 32
-"""The maximum length of an extension channel's name, including its version."""
-MOST_SIDE_BYTES = 60 * 1024
-"""The maximum size of a message on an extension channel."""
+from p2pfl.limits import (
+    CHUNK_BYTES,
+    LEAST_CHUNK_BYTES,
+    MAX_HEADER_BYTES,
+    MAX_RETRY_AFTER_S,
+    MOST_LIVES_TOLD,
+    MOST_NAME_BYTES,
+    MOST_OFFERS,
+    MOST_SIDE_BYTES,
+    MOST_TERMS,
+)
 
 
 class Offer(Struct, frozen=True, kw_only=True, gc=False):
@@ -129,11 +124,9 @@ def part_digest(code: int, header: bytes | memoryview, body_bytes: int, part: me
     return digest.digest()
 
 
-MAX_HEADER_BYTES = 64 * 1024
 NO_BODY = memoryview(b"")
 SessionMessage = Message | Offer | Side | PartHeld | Receipt
 """Everything that a session carries."""
-MAX_RETRY_AFTER_S = 3600.0
 
 # Exact in a float64, and within the numbers of any language.
 Counter = Annotated[int, Meta(ge=0, lt=2**53)]
@@ -283,8 +276,6 @@ OWN_VERSIONS = "version " + " or ".join(str(each) for each in range(LEAST_VERSIO
 
 FREE_SPLIT_VERSION = 10
 """The first version in which the sender chooses the size of chunks, and bodies go on."""
-LEAST_CHUNK_BYTES = 4096
-"""The smallest chunk of a body that is not its last: a peer cannot make a message expensive by tiny pieces."""
 CONTINUED, KNOWN = 1, 2
 
 PRIVATE: dict[str, Any] = {}

@@ -23,8 +23,9 @@ from p2pfl.compress import Compressor, Fragments
 from p2pfl.config.graph import rule_of
 from p2pfl.core.events import Mix
 from p2pfl.core.settings import turn_of
-from p2pfl.engine.engine import NORM_CEILING, chance_of
+from p2pfl.engine.engine import chance_of
 from p2pfl.engine.rounds import RuleMixer
+from p2pfl.limits import NORM_CEILING
 from sim.arrays.setting import Flows, MethodMemory
 from sim.arrays.vectors import CHUNK_FLOATS, Integers, Train
 from sim.attacks import Attack

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from p2pfl.compress import Compressor, Fragments, make_compressor
 from p2pfl.config.model import FederationConfig
-from p2pfl.core.limits import PATIENCE_FLOOR_S, PATIENCE_MULTIPLE, WAIT_BURST_S, WAIT_SHARE
+from p2pfl.core.limits import PATIENCE_FLOOR_S
 from p2pfl.core.rounds import LEAST_USUAL_WAIT_S
 from p2pfl.errors import UserError
 from p2pfl.learn.methods import method_of
+from p2pfl.limits import PATIENCE_MULTIPLE, WAIT_BURST_S, WAIT_SHARE
 from p2pfl.methods import MODEL, Array, Method, Number, Round, Vectors, overrides
 from sim.attacks import Attack, parse_attack
 from sim.learning.batching import ManyModels, rate_of

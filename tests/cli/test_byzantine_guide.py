@@ -12,7 +12,8 @@ import pytest
 
 from p2pfl.aggregate import ADVICE, RULES, parse_rule
 from p2pfl.cli import cli
-from p2pfl.core import FIRST_TERM_S, FORGIVEN_S, LONGEST_TERM_S, POINTS, Fault, Reputation
+from p2pfl.core import FORGIVEN_S, POINTS, Fault, Reputation
+from p2pfl.limits import FIRST_QUARANTINE_S, LONGEST_QUARANTINE_S
 from p2pfl.reporting import bearings
 from sim import ATTACKS, ROBUST_RULES, SECTIONS, LiarSpec, WorldSpec, describe, parse_attack, simulate
 
@@ -71,7 +72,7 @@ def test_the_kinds_of_faults_are_those_that_count():
 
 
 def test_times_of_quarantine_are_those_of_the_core():
-    assert (FIRST_TERM_S, LONGEST_TERM_S) == (60.0, 3600.0)
+    assert (FIRST_QUARANTINE_S, LONGEST_QUARANTINE_S) == (60.0, 3600.0)
     assert "The quarantine lasts a minute, then two, four, up to an hour" in PROSE
     assert FORGIVEN_S * POINTS.get(Fault.PAYLOAD, 1.0) == 300.0
     assert "forgiven in five minutes" in PROSE

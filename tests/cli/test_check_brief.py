@@ -46,6 +46,17 @@ def test_the_estimate_of_bytes_covers_headers_and_closing_rounds(p2pfl, ward):
     assert facts(p2pfl("check", ward))["sent"].startswith(f"estimate: {size(low)} to {size(high)} by all nodes")
 
 
+def test_limits_are_shown_with_what_they_are_in_a_federation(p2pfl, ward):
+    assert p2pfl("check").code == 2
+    everywhere = json.loads(p2pfl("check", "--limits", "--format", "json").out)
+    here = {row["limit"]: row["here"] for row in json.loads(p2pfl("check", ward, "--limits", "--format", "json").out)}
+    assert [*here] == [row["limit"] for row in everywhere]
+    body = json.loads(p2pfl("check", ward, "--format", "json").out)["traffic"]["message_bytes"]
+    assert here["partial_bytes"] == size(2 * (body + 2**20))
+    assert (here["MOST_MEMBERS"], here["MOST_RELAY_LINES"]) == ("4 rows", "2 neighbors")
+    assert "GREETING_BYTES" in p2pfl("check", "--limits").out
+
+
 def test_a_mistake_is_counted_first(p2pfl, ward):
     change(ward / "node1/node.toml", "# nice = 0", "nise = 0")
     outcome = p2pfl("check", ward)

@@ -8,7 +8,7 @@ import pytest
 
 from p2pfl.config import federation_id, keys, load_config
 from p2pfl.config.charter import sections
-from p2pfl.crypto.session import MAX_SECTIONS
+from p2pfl.limits import MAX_SECTIONS
 
 EDGE = '[[edge]]\nbetween = ["pi0", "pi1"]\ncompressor = "{spec}"\n\n'
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.config import (
-    MOST_BYTES,
     SIGNED,
     CharterError,
     Member,
@@ -32,6 +31,7 @@ from p2pfl.config import (
     without_member,
 )
 from p2pfl.errors import UserError
+from p2pfl.limits import MOST_CHARTER_BYTES
 
 WARD = ward()
 CHARTER = first(WARD)
@@ -99,8 +99,8 @@ def test_another_spelling_of_the_same_is_refused_even_if_an_admin_has_signed_it(
 
 
 def test_too_large_a_charter_is_refused_before_it_is_read():
-    with pytest.raises(CharterError, match=str(MOST_BYTES)):
-        opened(RAW + bytes(MOST_BYTES))
+    with pytest.raises(CharterError, match=str(MOST_CHARTER_BYTES)):
+        opened(RAW + bytes(MOST_CHARTER_BYTES))
 
 
 MEMBERS = CHARTER.members

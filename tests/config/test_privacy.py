@@ -7,9 +7,9 @@ import pytest
 import p2pfl
 from p2pfl.config import OF_SHARED, PrivacyConfig, federation_id, federation_mistakes, keys, load_config
 from p2pfl.config.charter import sections
-from p2pfl.crypto.session import MAX_SECTIONS
 from p2pfl.errors import UserError
 from p2pfl.federation import Federation
+from p2pfl.limits import MAX_SECTIONS
 
 TABLE = "epsilon = 8.0\ndelta = 1e-5"
 OPEN_TEST = f'{TABLE}\ntest_set = "public"'

@@ -10,7 +10,6 @@ import pytest
 
 from p2pfl.config import (
     MOST_GUESSES,
-    MOST_PARTS,
     NewMember,
     address,
     federation_mistakes,
@@ -18,8 +17,9 @@ from p2pfl.config import (
     load_config,
     read_document,
 )
-from p2pfl.config.tables import MOST_CHARACTERS, difflib
+from p2pfl.config.tables import difflib
 from p2pfl.errors import UserError
+from p2pfl.limits import MOST_CHARACTERS, MOST_KEY_PARTS
 
 ROOT = Path(__file__).parents[2]
 DEEP = 100_000
@@ -43,7 +43,7 @@ def refusal_of(path):
         '"a b"' + "\t.'c.d'" * DEEP + " = 1",
         r'"\"."' + r'."\"\\"' * DEEP + " = 1",
         '""' + ".''" * DEEP + " = 1",
-        "a = 1\n" + ".".join("a" * (MOST_PARTS + 1)) + " = 1",
+        "a = 1\n" + ".".join("a" * (MOST_KEY_PARTS + 1)) + " = 1",
     ],
     ids=["key", "table", "list of tables", "inline", "quoted", "escaped", "empty", "one too many"],
 )
@@ -51,13 +51,13 @@ def test_a_key_of_too_many_parts_is_refused_before_it_is_parsed(write, text, mon
     monkeypatch.setattr(tomllib, "loads", lambda _: pytest.fail("was parsed"))
     refused = refusal_of(write(text))
     assert "too many parts" in refused.message
-    assert refused.allowed == f"at most {MOST_PARTS}"
+    assert refused.allowed == f"at most {MOST_KEY_PARTS}"
     assert str(refused.file).endswith(f"federation.toml:{1 + text.count(chr(10))}")
     assert len(str(refused)) < 500
 
 
 def test_a_key_of_as_many_parts_as_are_allowed_is_read(write):
-    path = write(".".join("a" * MOST_PARTS) + " = 1\n# one. two. three.\nb = '192.168.1.11:8470 0.1.2'\n")
+    path = write(".".join("a" * MOST_KEY_PARTS) + " = 1\n# one. two. three.\nb = '192.168.1.11:8470 0.1.2'\n")
     assert set(read_document(path)) == {"a", "b"}
 
 

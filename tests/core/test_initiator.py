@@ -23,7 +23,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.core import (
-    BURST,
     LAST_RESEND_S,
     LIMIT,
     NO_CHAIN,
@@ -42,6 +41,7 @@ from p2pfl.core import (
     Resync,
     Send,
 )
+from p2pfl.limits import MESSAGE_BURST
 
 
 def test_first_contact_freezes_request_one_with_staleness_weight_zero_and_an_audit():
@@ -313,7 +313,7 @@ def test_a_request_beyond_the_rate_is_put_off_until_there_is_a_token():
         if not only(effects, ApplyRequest):
             break
         apply_request(node, effects)
-    assert seq == BURST + 1
+    assert seq == MESSAGE_BURST + 1
     assert effects == [Send(peer=0, session=1, message=Busy(incarnation=0, seq=seq, retry_after_s=0.25))]
     assert only(say(node, 0, request(seq=seq), now=0.2), ApplyRequest) == []
     assert only(say(node, 0, request(seq=seq), now=0.25), ApplyRequest)

@@ -24,14 +24,10 @@ from core_kit import (
 )
 
 from p2pfl.core import (
-    ENOUGH,
-    FIRST_TERM_S,
     FORGIVEN_S,
     HEARD_MULTIPLE,
-    HOLD_S,
     LONGEST_JUMP,
     LONGEST_STALL_S,
-    LONGEST_TERM_S,
     POINTS,
     PROBATION,
     RESYNC_WINDOW_S,
@@ -61,6 +57,7 @@ from p2pfl.core import (
     hearing_bucket,
     is_behind,
 )
+from p2pfl.limits import FIRST_QUARANTINE_S, LONGEST_QUARANTINE_S, QUARANTINE_POINTS, RESYNC_HOLD_S
 from tests.invariants import check_invariants
 
 
@@ -83,7 +80,7 @@ def test_five_models_that_cannot_be_lead_to_quarantine():
 def test_no_single_fault_of_any_kind_is_enough_and_some_number_of_each_is(fault):
     reputation = Reputation()
     assert not reputation.note(fault, "text", 0.0)
-    assert any(noted(reputation, fault, int(ENOUGH / POINTS.get(fault, 1.0)) + 1))
+    assert any(noted(reputation, fault, int(QUARANTINE_POINTS / POINTS.get(fault, 1.0)) + 1))
 
 
 def test_faults_that_are_far_apart_never_lead_to_quarantine():
@@ -98,7 +95,7 @@ def test_quarantines_last_twice_as_long_each_time_and_never_longer_than_an_hour(
             pass
         terms.append(reputation.until - now)
         now = reputation.until
-    assert terms == [FIRST_TERM_S * 2**k for k in range(6)] + [LONGEST_TERM_S] * 3
+    assert terms == [FIRST_QUARANTINE_S * 2**k for k in range(6)] + [LONGEST_QUARANTINE_S] * 3
 
 
 def test_on_probation_fewer_faults_lead_back():
@@ -116,7 +113,7 @@ def test_a_neighbor_that_behaves_is_forgiven_and_begins_with_a_short_term_again(
     assert reputation.view(later).score == 1.0
     assert not reputation.view(later).probation
     noted(reputation, Fault.PAYLOAD, 5, later)
-    assert reputation.until == later + FIRST_TERM_S
+    assert reputation.until == later + FIRST_QUARANTINE_S
 
 
 def test_what_is_still_on_its_way_in_quarantine_does_not_prolong_it():
@@ -134,14 +131,14 @@ def test_the_view_tells_all():
     reputation.note(Fault.FACTOR, "factor 7", 0.0)
     view = reputation.view(0.0)
     assert (view.score, view.faults, view.latest, view.quarantined_s) == (
-        1 - 2 / ENOUGH,
+        1 - 2 / QUARANTINE_POINTS,
         {"factor": 1},
         "factor 7",
         0.0,
     )
     noted(reputation, Fault.PAYLOAD, 3)
     view = reputation.view(10.0)
-    assert (view.score, view.quarantined_s, view.quarantines) == (0.0, FIRST_TERM_S - 10.0, 1)
+    assert (view.score, view.quarantined_s, view.quarantines) == (0.0, FIRST_QUARANTINE_S - 10.0, 1)
     assert view.faults == {"payload": 3, "factor": 1}
 
 
@@ -167,7 +164,7 @@ def test_a_neighbor_whose_models_are_refused_is_put_into_quarantine_with_name_an
     assert "payload 5" in alarm.text
     assert "not finite" in alarm.text
     (close,) = only(effects, CloseSession)
-    assert (close.session, close.rest_s) == (1, FIRST_TERM_S)
+    assert (close.session, close.rest_s) == (1, FIRST_QUARANTINE_S)
     assert node.edges[0].line.session is None
 
 
@@ -175,7 +172,7 @@ def test_in_quarantine_a_session_is_closed_before_anything_is_said():
     node = responder()
     refused(node, 5)
     effects = node.handle(SessionOpened(peer=0, session=2), 20.0)
-    assert effects == [CloseSession(peer=0, session=2, reason="in quarantine", rest_s=FIRST_TERM_S - 20.0)]
+    assert effects == [CloseSession(peer=0, session=2, reason="in quarantine", rest_s=FIRST_QUARANTINE_S - 20.0)]
     assert node.handle(MessageReceived(peer=0, session=2, message=hello()), 20.0) == []
     check_invariants(node)
 
@@ -183,15 +180,15 @@ def test_in_quarantine_a_session_is_closed_before_anything_is_said():
 def test_after_it_the_neighbor_is_heard_again_and_one_alarm_says_so():
     node = responder()
     refused(node, 5)
-    effects = open_session(node, 0, FIRST_TERM_S, 2)
+    effects = open_session(node, 0, FIRST_QUARANTINE_S, 2)
     assert len(alarms(effects, "probation")) == 1
     assert node.edges[0].is_open
     check_invariants(node)
-    node.handle(SessionClosed(peer=0, session=2), FIRST_TERM_S)
-    assert alarms(open_session(node, 0, FIRST_TERM_S, 3), "probation") == []
-    refused(node, 2, now=FIRST_TERM_S + 1.0, session=3)
-    assert len(alarms(open_session(node, 0, 4 * FIRST_TERM_S, 4), "probation")) == 1
-    now = 4 * FIRST_TERM_S
+    node.handle(SessionClosed(peer=0, session=2), FIRST_QUARANTINE_S)
+    assert alarms(open_session(node, 0, FIRST_QUARANTINE_S, 3), "probation") == []
+    refused(node, 2, now=FIRST_QUARANTINE_S + 1.0, session=3)
+    assert len(alarms(open_session(node, 0, 4 * FIRST_QUARANTINE_S, 4), "probation")) == 1
+    now = 4 * FIRST_QUARANTINE_S
     assert apply_request(node, say(node, 0, request(), now, 4), now)
 
 
@@ -362,7 +359,7 @@ def test_a_node_tells_of_fewer_versions_a_second_than_its_neighbor_bears():
 def test_a_few_resyncs_in_a_minute_are_borne_and_one_more_is_not():
     resync_limit = ResyncLimit()
     assert [resync_limit.count(float(second)) for second in range(RESYNCS_PER_WINDOW + 1)] == [False] * 5 + [True]
-    assert resync_limit.held_until == RESYNCS_PER_WINDOW + HOLD_S
+    assert resync_limit.held_until == RESYNCS_PER_WINDOW + RESYNC_HOLD_S
 
 
 def test_resyncs_that_are_far_apart_never_brake():
@@ -384,9 +381,9 @@ def test_a_resting_edge_takes_no_session_until_the_rest_is_over():
     node = responder()
     for incarnation in range(1, RESYNCS_PER_WINDOW + 2):
         say(node, 0, Resync(incarnation=incarnation))
-    refused = node.handle(SessionOpened(peer=0, session=2), HOLD_S - 0.1)
+    refused = node.handle(SessionOpened(peer=0, session=2), RESYNC_HOLD_S - 0.1)
     assert refused == [CloseSession(peer=0, session=2, reason="resting")]
-    effects = open_session(node, 0, HOLD_S, session=3, greeting=hello(incarnation=6))
+    effects = open_session(node, 0, RESYNC_HOLD_S, session=3, greeting=hello(incarnation=6))
     assert only(effects, CloseSession) == []
     assert node.edges[0].is_open
 
@@ -400,7 +397,7 @@ def test_a_neighbor_that_resyncs_without_pause_costs_a_bounded_number_of_resyncs
             greeting = hello(incarnation=node.edges[0].exchange.record.incarnation)
             open_session(node, 0, now, session, greeting)
         resets += len(only(say(node, 0, Resync(incarnation=incarnation), now, session), ResetEdge))
-    assert resets <= (now / HOLD_S + 1) * (RESYNCS_PER_WINDOW + 1)
+    assert resets <= (now / RESYNC_HOLD_S + 1) * (RESYNCS_PER_WINDOW + 1)
 
 
 def test_a_token_bucket_gives_its_burst_and_then_its_rate():

@@ -9,9 +9,9 @@ from types import FunctionType, ModuleType
 import pytest
 from nacl.bindings import crypto_secretstream_xchacha20poly1305_TAG_PUSH
 
-from p2pfl.core import CHUNK_BYTES
 from p2pfl.crypto.session import MAX_SEALED_BYTES, Session, SessionKeys
 from p2pfl.errors import PeerFault
+from p2pfl.limits import CHUNK_BYTES
 
 FORTH, BACK = bytes(range(32)), bytes(range(32, 64))
 

@@ -18,10 +18,11 @@ from nacl.public import PrivateKey
 from vitals_kit import ROW
 
 from p2pfl.config import CharterError, edition_of
-from p2pfl.core import CHUNK_BYTES, Message, Request
+from p2pfl.core import Message, Request
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding, Initiator, Responder, Session, SessionKeys, opening_tag
 from p2pfl.errors import PeerFault
+from p2pfl.limits import CHUNK_BYTES
 from p2pfl.reporting import read as read_vitals
 from p2pfl.wire import (
     KINDS,

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -16,6 +17,7 @@ import pytest
 import p2pfl
 import p2pfl.aggregate
 import sim
+from p2pfl import limits
 from p2pfl.aggregate import BEFORE, RULES
 from p2pfl.cli import cli
 from p2pfl.compress import list_stages
@@ -48,7 +50,7 @@ from reference_pages import NEWS
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "reference_pages.py"
 
-NAMES = ["alarms.md", "commands.md", "prometheus.md", "python-api.md", "settings.md", "specs.md"]
+NAMES = ["alarms.md", "commands.md", "limits.md", "prometheus.md", "python-api.md", "settings.md", "specs.md"]
 CELL = re.compile(r"(?<!\\)\|(?=(?:[^`]*`[^`]*`)*[^`]*$)")  # not in code
 KINDS = {
     "[federation]": FEDERATION,
@@ -201,6 +203,14 @@ def test_every_graph_is_there(pages):
     found = sections(pages["specs.md"])
     kinds = [text for title, text in found.items() if title.startswith("Topologies: ")]
     assert {name for text in kinds for name in items(text)} == set(FAMILIES)
+
+
+def test_every_limit_is_there_with_what_it_bounds(pages):
+    names = {name for name in vars(limits) if name.isupper()} - {"CHANNEL_PER_S", "CHANNEL_AT_ONCE"}
+    names |= {field.name for field in fields(limits.Limits)} | {f"channel {name}" for name in limits.CHANNEL_PER_S}
+    found = {row["name"].strip("`"): row["meaning"] for row in rows(pages["limits.md"])}
+    assert set(found) == names
+    assert "-" not in found.values()
 
 
 def test_every_alarm_is_there_with_what_to_do_and_what_ends_it(pages):

@@ -87,7 +87,7 @@ def behind(ward, tmp_path, monkeypatch):
 @pytest.mark.timeout(180)
 async def test_of_two_copies_of_one_key_at_two_relays_one_ends_and_the_edges_agree(behind, start, monkeypatch):
     """The copy is alone at the second relay; its neighbors are at both."""
-    monkeypatch.setattr("p2pfl.core.limits.HOLD_S", 2.0)
+    monkeypatch.setattr("p2pfl.core.limits.RESYNC_HOLD_S", 2.0)
     field, first, second = behind(3)
     copy = field.folder.with_name("copy")
     shutil.copytree(field.folder, copy, ignore=shutil.ignore_patterns("state"))

@@ -30,7 +30,7 @@ def clone_of(field):
 async def test_a_second_process_with_the_key_of_a_node_ends_as_a_failure_and_the_first_goes_on(
     ward, start, monkeypatch
 ):
-    monkeypatch.setattr("p2pfl.core.limits.HOLD_S", HOLD_S)
+    monkeypatch.setattr("p2pfl.core.limits.RESYNC_HOLD_S", HOLD_S)
     field = ward(2, training=ENDLESS, task={"step_s": 0.005})
     nodes = start(field)
     await nodes[0].until(lambda: nodes[0].rounds >= 5)

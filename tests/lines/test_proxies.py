@@ -117,7 +117,7 @@ async def answering(answer: bytes, *, after: bytes = b"\r\n\r\n", tls: ssl.SSLCo
     ],
 )
 async def test_a_proxy_that_lies_is_named_and_not_quoted(answer, says, monkeypatch):
-    monkeypatch.setattr("p2pfl.net.dial_paths.SILENCE_S", 1.0 if answer else 0.05)
+    monkeypatch.setattr("p2pfl.net.dial_paths.PROXY_SILENCE_S", 1.0 if answer else 0.05)
     async with answering(answer) as place:
         reason = await reason_by(Outlet(Proxies(named=parse_proxy(f"http://{place}"))), f"{FAR}:8470")
     assert says in str(reason)

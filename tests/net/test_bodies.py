@@ -14,8 +14,9 @@ from message_kit import HELLO, REPLY, REQUEST
 from msgspec import structs
 from nodes import DEADLINE_S, Federation
 
-from p2pfl.core import CHUNK_BYTES, Hello, Reply, Request, request_digest
+from p2pfl.core import Hello, Reply, Request, request_digest
 from p2pfl.errors import PeerFault
+from p2pfl.limits import CHUNK_BYTES, LEAST_CHUNK_BYTES
 from p2pfl.net import (
     FIRST_CHUNK_BYTES,
     RECEIPT_S,
@@ -26,7 +27,7 @@ from p2pfl.net import (
     KeptParts,
     ReceiptClock,
 )
-from p2pfl.wire import LEAST_CHUNK_BYTES, Assembler, PartHeld, PartialBody, Receipt, split
+from p2pfl.wire import Assembler, PartHeld, PartialBody, Receipt, split
 
 SEAL_BYTES = 17
 

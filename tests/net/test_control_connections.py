@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from p2pfl.config import MOST_BYTES
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding
 from p2pfl.errors import PeerFault
+from p2pfl.limits import MOST_CHARTER_BYTES
 from p2pfl.net import (
     BOOT_BYTES,
     CONTROL_BURST,
@@ -195,7 +195,7 @@ def visit(federation):
     return visit
 
 
-@pytest.mark.parametrize("size", [0, MOST_BYTES + 1, 2**63])
+@pytest.mark.parametrize("size", [0, MOST_CHARTER_BYTES + 1, 2**63])
 async def test_a_charter_of_an_impossible_size_is_not_waited_for(size, federation, visit, caplog):
     async with federation.node(0, charters=Charters(1)) as a:
         assert await visit(a, lambda channel, session: say(channel, session, Word.CHARTER, size))

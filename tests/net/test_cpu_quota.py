@@ -14,12 +14,11 @@ from nodes import UPGRADE
 
 from p2pfl.core import Ready
 from p2pfl.features.status import Guard, StatusPage
+from p2pfl.limits import ADDRESS_SHARE, QUOTA_BURST_S, STRANGERS_SHARE
 from p2pfl.net import (
     EVENT_S,
     LEAST_SHARE,
     MOST_UNPROVEN,
-    SHARE_OF_ALL,
-    SHARE_OF_ONE,
     SLICE_BYTES,
     ConnectionGate,
     CoreShare,
@@ -31,7 +30,6 @@ from p2pfl.net import (
     count_threads,
     measure,
 )
-from p2pfl.net.limits import BURST_S
 
 PINGS = UPGRADE + b"\x89\x80\0\0\0\0" * 2600
 JUNK = UPGRADE + b"\x82\xb0" + bytes(52)
@@ -86,7 +84,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("core", [1.0, 0.3, 0.2])
-@pytest.mark.parametrize(("groups", "share"), [(["a"], SHARE_OF_ONE), ([str(n) for n in range(200)], SHARE_OF_ALL)])
+@pytest.mark.parametrize(("groups", "share"), [(["a"], ADDRESS_SHARE), ([str(n) for n in range(200)], STRANGERS_SHARE)])
 def test_strangers_spend_their_share_of_the_core_that_the_node_gets(core, groups, share):
     """Its loop sleeps half the time, and another thread learns."""
     machine = Machine()
@@ -96,7 +94,7 @@ def test_strangers_spend_their_share_of_the_core_that_the_node_gets(core, groups
         machine.passes(0.25, core, "learns")
         machine.passes(0.25, core, "learns", "loop")
         spent += spend_all(time, groups, each_s=0.01 / price()) * price()
-    assert spent == pytest.approx((BURST_S + 50 * share) * core, rel=0.02, abs=0.02)
+    assert spent == pytest.approx((QUOTA_BURST_S + 50 * share) * core, rel=0.02, abs=0.02)
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.floats(0, 1), st.sets(st.sampled_from("abc"))), max_size=30))
@@ -139,7 +137,7 @@ def test_who_was_let_in_is_not_dropped_for_those_that_came_later():
     time = CpuQuota(clock=Clock())
     spend_all(time, ["a"])
     assert time.may_go_on("a")
-    time.spend("a", BURST_S)
+    time.spend("a", QUOTA_BURST_S)
     assert not time.may_go_on("a")
 
 
@@ -188,10 +186,10 @@ async def test_measured_work_returns_raises_and_is_cancelled_as_it_would_be_alon
 def dear(monkeypatch):
     """Each event costs much, and purses do not fill: so what is parsed can be counted."""
     monkeypatch.setattr("p2pfl.net.limits.EVENT_S", DEAR_S)
-    monkeypatch.setattr("p2pfl.net.limits.SHARE_OF_ONE", 1e-9)
-    monkeypatch.setattr("p2pfl.net.limits.SHARE_OF_ALL", 1e-9)
+    monkeypatch.setattr("p2pfl.net.limits.ADDRESS_SHARE", 1e-9)
+    monkeypatch.setattr("p2pfl.net.limits.STRANGERS_SHARE", 1e-9)
     # Nobody is refused because accepting has cost too much.
-    monkeypatch.setattr("p2pfl.net.acceptor.SHARE_OF_ACCEPTING", 1e9)
+    monkeypatch.setattr("p2pfl.net.acceptor.ACCEPTING_SHARE", 1e9)
 
 
 @pytest.fixture
@@ -243,7 +241,7 @@ async def test_what_strangers_say_beyond_their_time_is_not_parsed_and_a_member_g
         await flood(a.links.port, said, sources, count)
         pending = a.links._transport.pending
         assert pending.turned_away > 0
-        most_s = 2 * BURST_S + 0.02 * len(federation.members)
+        most_s = 2 * QUOTA_BURST_S + 0.02 * len(federation.members)
         assert len(parsed) <= most_s / DEAR_S + 1
         assert sum(parsed) <= len(parsed) * SLICE_BYTES < count * len(said)
         await rush(a.links.port, said, sources[0])
@@ -268,7 +266,7 @@ async def test_a_session_gets_back_what_its_connection_has_paid(federation):
 async def test_one_byte_chunks_to_the_page_are_not_parsed_beyond_their_time(parsed):
     async with StatusPage("127.0.0.1:0", lambda: {"rounds": 7}, token=TOKEN) as page:
         await flood(page.port, CHUNKS, MANY, 20)
-        assert sum(parsed) <= 2 * BURST_S / DEAR_S * SLICE_BYTES + SLICE_BYTES < 20 * len(CHUNKS)
+        assert sum(parsed) <= 2 * QUOTA_BURST_S / DEAR_S * SLICE_BYTES + SLICE_BYTES < 20 * len(CHUNKS)
         headers = {"Host": "192.0.2.1", "Authorization": f"Bearer {TOKEN}"}
         url = f"http://127.0.0.1:{page.port}/status"
         async with aiohttp.ClientSession() as http, http.get(url, headers=headers) as response:
@@ -302,8 +300,8 @@ async def test_readers_with_the_token_are_served_while_a_flood_from_their_own_ad
 
 
 async def test_while_nobody_is_accepted_open_sessions_go_on(federation, monkeypatch):
-    monkeypatch.setattr("p2pfl.net.acceptor.SHARE_OF_ACCEPTING", 1e-9)
-    monkeypatch.setattr("p2pfl.net.acceptor.BURST_S", 0.0)
+    monkeypatch.setattr("p2pfl.net.acceptor.ACCEPTING_SHARE", 1e-9)
+    monkeypatch.setattr("p2pfl.net.acceptor.ACCEPTING_BURST_S", 0.0)
     async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
         await b.until(lambda: b.open and a.open)
         strangers = [await asyncio.open_connection("127.0.0.1", a.links.port) for _ in range(20)]
@@ -316,8 +314,8 @@ async def test_while_nobody_is_accepted_open_sessions_go_on(federation, monkeypa
 
 
 async def test_accepting_is_taken_up_again(federation, monkeypatch):
-    monkeypatch.setattr("p2pfl.net.acceptor.SHARE_OF_ACCEPTING", 0.01)
-    monkeypatch.setattr("p2pfl.net.acceptor.BURST_S", 0.0)
+    monkeypatch.setattr("p2pfl.net.acceptor.ACCEPTING_SHARE", 0.01)
+    monkeypatch.setattr("p2pfl.net.acceptor.ACCEPTING_BURST_S", 0.0)
     async with federation.node(0) as a:
         strangers = []
         for number in range(3):

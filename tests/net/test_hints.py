@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from p2pfl.net import MOST_HINTS, MOST_KEPT, Address, Route
+from p2pfl.limits import MOST_HINTS_KEPT
+from p2pfl.net import MOST_HINTS, Address, Route
 
 NOWHERE = "127.0.0.1:1"
 """Nobody listens there."""
@@ -122,7 +123,7 @@ async def test_an_address_that_has_worked_is_kept_however_many_come():
     route = Route()
     route.hint(places([1]))
     route.has_worked(places([1])[0])
-    for number in range(2, MOST_KEPT):
+    for number in range(2, MOST_HINTS_KEPT):
         route.hint(places([number, number + 3000]))
     assert route.next_go()[0] == places([1])[0]
 

@@ -10,7 +10,8 @@ import aiohttp
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.features.status import CONNECTIONS, StatusPage
+from p2pfl.features.status import StatusPage
+from p2pfl.limits import PAGE_CONNECTIONS
 
 STATUS = {
     "name": "pi-1",
@@ -96,7 +97,7 @@ def test_a_bad_address_is_the_users_mistake():
 async def test_idle_connections_do_not_keep_the_status_from_being_asked():
     """The oldest of too many goes: a node's descriptors are not for strangers to use up."""
     async with StatusPage("127.0.0.1:0", lambda: {"rounds": 7}) as page:
-        idle = [await asyncio.open_connection("127.0.0.1", page.port) for _ in range(3 * CONNECTIONS)]
+        idle = [await asyncio.open_connection("127.0.0.1", page.port) for _ in range(3 * PAGE_CONNECTIONS)]
         reader, writer = await asyncio.open_connection("127.0.0.1", page.port)
         writer.write(b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
         _, _, body = (await asyncio.wait_for(reader.read(), 10)).partition(b"\r\n\r\n")

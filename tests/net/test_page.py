@@ -11,7 +11,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from p2pfl.features.status import CONNECTIONS, FILES, WEB, StatusPage
+from p2pfl.features.status import FILES, WEB, StatusPage
+from p2pfl.limits import PAGE_CONNECTIONS
 
 TOKEN = "a-token-of-a-test"
 
@@ -197,7 +198,7 @@ async def test_local_connections_push_out_nobody_who_has_the_token(site):
         async with asyncio.timeout(20):
             writer.write(head)
             await reader.readuntil(b"}")
-            others = [await asyncio.open_connection("127.0.0.1", page.port) for _ in range(3 * CONNECTIONS)]
+            others = [await asyncio.open_connection("127.0.0.1", page.port) for _ in range(3 * PAGE_CONNECTIONS)]
             await others[0][0].read()  # it was pushed out
             writer.write(head)
             assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200")

@@ -17,18 +17,8 @@ from nodes import UPGRADE, bytes_of, most_bytes_an_hour
 from p2pfl.crypto import FederationMismatch, UnlistedKey
 from p2pfl.crypto.identity import public_text
 from p2pfl.errors import PeerFault
-from p2pfl.net import (
-    LINE_BYTES,
-    MEMBER,
-    STAMP_BYTES,
-    STRANGERS,
-    VARIANTS,
-    Counters,
-    LeftBehindFault,
-    Refusals,
-    SealedFault,
-    clip,
-)
+from p2pfl.limits import REASON_VARIANTS
+from p2pfl.net import LINE_BYTES, MEMBER, STAMP_BYTES, STRANGERS, Counters, LeftBehindFault, Refusals, SealedFault, clip
 from p2pfl.net import transport as refusals_module
 
 FORM = logging.Formatter("%(asctime)s node0 %(levelname)s %(message)s", datefmt="%H:%M:%S")
@@ -85,7 +75,7 @@ def test_reasons_that_differ_in_figures_leave_room_for_another_reason_of_strange
         door.note(None, "10.0.0.1", PeerFault(f"a sealed chunk of {number} bytes"))
     door.note(None, "10.0.0.2", UnlistedKey(bytes(32)))
     said = lines(caplog)
-    assert len(said) == 2 * VARIANTS + 1
+    assert len(said) == 2 * REASON_VARIANTS + 1
     assert public_text(bytes(32)) in said[-1]
 
 
@@ -271,7 +261,7 @@ def strangers(port, count):
 async def test_thousands_of_strangers_leave_a_short_log_and_room_for_a_members_refusal(federation, caplog, monkeypatch):
     """With the level at DEBUG, of all loggers together, though all have as much of the loop's time as they like."""
     caplog.set_level(logging.DEBUG)
-    for share in ("limits.SHARE_OF_ONE", "limits.SHARE_OF_ALL", "acceptor.SHARE_OF_ACCEPTING"):
+    for share in ("limits.ADDRESS_SHARE", "limits.STRANGERS_SHARE", "acceptor.ACCEPTING_SHARE"):
         monkeypatch.setattr(f"p2pfl.net.{share}", 1e9)
     async with federation.node(0, neighbors=frozenset({1, 2})) as a:
         for number in range(300):

@@ -17,18 +17,8 @@ from hypothesis import strategies as st
 
 from p2pfl.config import CharterError, amended, checked, successor, with_settings, without_member
 from p2pfl.errors import PeerFault, StorageError, UserError
-from p2pfl.features.members import (
-    CONFLICT,
-    MOST_ASKS,
-    MOST_PART_BYTES,
-    PATIENCE_S,
-    WAITS,
-    CharterAsked,
-    CharterKeeper,
-    CharterPart,
-    CharterTalk,
-    CharterTold,
-)
+from p2pfl.features.members import CONFLICT, WAITS, CharterAsked, CharterKeeper, CharterPart, CharterTalk, CharterTold
+from p2pfl.limits import CHARTER_PATIENCE_S, MOST_CHARTER_ASKS, MOST_CHARTER_PART_BYTES
 from p2pfl.node import CHARTER_FILE, load_kept, newest
 
 WARD = ward(4)
@@ -283,7 +273,7 @@ def test_a_charter_comes_in_pieces(tmp_path):
     one.talk.hear(0, CharterAsked(version=0))
     pieces = [message for message in one.sent if isinstance(message, CharterPart)]
     assert len(pieces) > 1
-    assert max(len(piece.part) for piece in pieces) <= MOST_PART_BYTES
+    assert max(len(piece.part) for piece in pieces) <= MOST_CHARTER_PART_BYTES
     other.talk.opened(0)
     other.talk.hear(0, CharterTold(version=2, fingerprint=large().digest))
     for piece in pieces:
@@ -317,9 +307,9 @@ def test_a_piece_that_nobody_asked_for_ends_the_session(node):
 def test_a_neighbor_that_only_boasts_is_an_alarm(node):
     node.talk.opened(7)
     node.talk.hear(7, CharterTold(version=2**52, fingerprint=bytes(32)))
-    for step in range(1, 3 * MOST_ASKS):
-        node.talk.look(step * (PATIENCE_S + 1))
-    assert node.sent.count(CharterAsked(version=0)) == MOST_ASKS
+    for step in range(1, 3 * MOST_CHARTER_ASKS):
+        node.talk.look(step * (CHARTER_PATIENCE_S + 1))
+    assert node.sent.count(CharterAsked(version=0)) == MOST_CHARTER_ASKS
     assert node.alarms == ["charter-older"]
 
 

@@ -8,7 +8,8 @@ import pytest
 from core_kit import make_node
 
 from p2pfl.core import ALWAYS, EdgeRecord
-from p2pfl.node import ALARM_S, FIRST_ALARM_S, FIRST_LINES, LOST_S, SILENT_S, Presence
+from p2pfl.limits import FIRST_NEIGHBOR_LINES
+from p2pfl.node import ALARM_S, FIRST_ALARM_S, LOST_S, SILENT_S, Presence
 
 
 class Told:
@@ -144,7 +145,7 @@ def test_one_that_comes_and_goes_for_ever_does_not_fill_the_disk(told):
         told.presence.opened(1, now)
         told.presence.ended(1, "connection lost", now + 1.0)
         told.presence.look(now + 5.0)
-    assert FIRST_LINES <= len(told.lines) <= 40
+    assert FIRST_NEIGHBOR_LINES <= len(told.lines) <= 40
 
 
 def test_a_line_about_a_sessions_end_is_short(told, caplog):

@@ -12,7 +12,6 @@ from p2pfl.core import Algorithm, Phase
 from p2pfl.features.status import (
     ALONE_S,
     DISK_EVERY_S,
-    LINES,
     ROUNDS_ALONE,
     STARTING_S,
     MemberNews,
@@ -21,6 +20,7 @@ from p2pfl.features.status import (
     Watchdog,
 )
 from p2pfl.learn import WINDOW
+from p2pfl.limits import WATCHDOG_LINES
 from p2pfl.node import Feed, alarm_texts
 from p2pfl.reporting import LASTS_S
 
@@ -175,7 +175,7 @@ def test_who_is_quiet_and_comes_back_is_told_once_each(world):
 def test_hundreds_that_finish_together_are_a_few_lines_and_a_count(world):
     for member in range(2, 200):
         world.hear(member, 10.0, phase="finished", before=world.hear(member, 9.0))
-    assert len(world.feed.events) == LINES
+    assert len(world.feed.events) == WATCHDOG_LINES
     world.hear(300, 10_000.0, phase="finished", before=world.hear(300, 9999.0))
     assert "and 186 earlier events of other members" in "".join(event.text for event in world.feed.events)
 

@@ -176,7 +176,7 @@ async def test_a_ping_cannot_be_answered_before_it_came(federation):
 
 async def test_a_relay_that_answers_no_ping_is_left(federation, monkeypatch):
     monkeypatch.setattr(relay_link, "BEAT_S", 0.01)
-    monkeypatch.setattr(relay_link, "SILENCE_S", 0.05)
+    monkeypatch.setattr(relay_link, "RELAY_SILENCE_S", 0.05)
 
     async def pretend(line):
         while True:

@@ -7,8 +7,6 @@ import pytest
 from p2pfl.errors import PeerFault
 from p2pfl.features.relay import (
     FRAME_BYTES,
-    MOST_LINES,
-    MOST_NAMES,
     MOST_PAIR_LINES,
     WINDOW_BYTES,
     Closing,
@@ -23,6 +21,7 @@ from p2pfl.features.relay import (
     pack_number,
     unpack,
 )
+from p2pfl.limits import MOST_RELAY_LINES, MOST_SEATS
 
 
 class Table:
@@ -162,7 +161,7 @@ def test_a_second_process_with_one_key_takes_the_seat_and_the_first_is_told_why(
 
 
 def test_lines_and_members_are_bounded():
-    count = MOST_LINES // MOST_PAIR_LINES + 2
+    count = MOST_RELAY_LINES // MOST_PAIR_LINES + 2
     table = Table(most_members=count)
     a, *others = [table.sit(str(number)) for number in range(count)]
     assert table.sit("too many") is None
@@ -170,7 +169,7 @@ def test_lines_and_members_are_bounded():
         for number in range(1, MOST_PAIR_LINES + 2):
             table.say(a, FrameKind.OPEN, 100 * place + number, other.key)
         assert closing_in(table.heard(a)[-1]) is Closing.TOO_MANY
-    assert len(a.ends) == MOST_LINES
+    assert len(a.ends) == MOST_RELAY_LINES
     assert [len(other.ends) for other in others] == [MOST_PAIR_LINES] * (count - 2) + [0]
     with pytest.raises(PeerFault, match="a line with the number 1"):
         table.say(a, FrameKind.OPEN, 1, others[0].key)
@@ -235,7 +234,7 @@ def fill(table: Table, one: Seat, other: Seat, lines: int) -> None:
 
 def test_members_that_do_not_read_cannot_stop_those_that_do(table, monkeypatch):
     """Of the two members that fill the relay nothing more is read, not even when they come again; of others it is."""
-    monkeypatch.setattr("p2pfl.features.relay.switchboard.HELD_BYTES", 5 * WINDOW_BYTES)
+    monkeypatch.setattr("p2pfl.features.relay.switchboard.RELAY_HELD_BYTES", 5 * WINDOW_BYTES)
     sender, other, quiet = (table.sit(name) for name in ("sender", "other", "quiet"))
     fill(table, sender, other, 4)
     assert not table.board.is_full(sender)
@@ -253,7 +252,7 @@ def test_members_that_do_not_read_cannot_stop_those_that_do(table, monkeypatch):
 
 
 def test_above_the_last_bound_nobody_is_read_and_the_member_for_which_most_waits_is_ended(table, monkeypatch):
-    monkeypatch.setattr("p2pfl.features.relay.switchboard.HELD_BYTES", 5 * WINDOW_BYTES)
+    monkeypatch.setattr("p2pfl.features.relay.switchboard.RELAY_HELD_BYTES", 5 * WINDOW_BYTES)
     senders = [table.sit(f"sender{number}") for number in range(3)]
     slow, slower, quiet = (table.sit(name) for name in ("slow", "slower", "quiet"))
     for sender in senders:
@@ -285,7 +284,7 @@ def test_small_frames_cost_their_turn(table):
 
 def test_who_makes_up_names_of_the_relay_takes_few_seats(table):
     seats = [table.sit("a", dialed=f"relay{number}:1/p2pfl") for number in range(20)]
-    assert sum(seat is not None for seat in seats) == MOST_NAMES
+    assert sum(seat is not None for seat in seats) == MOST_SEATS
     assert table.sit("a", dialed="relay0:1/p2pfl") is not None, "in place of its old one"
     assert table.sit("b") is not None
 

@@ -10,23 +10,11 @@ from msgspec.structs import replace
 from nodes import Federation
 
 from p2pfl.config import NewMember, federation_text, load_config
-from p2pfl.core import (
-    CHUNK_BYTES,
-    Ask,
-    Busy,
-    Done,
-    Hello,
-    LivesTold,
-    Ready,
-    Reply,
-    Request,
-    Resign,
-    Resync,
-    request_digest,
-)
+from p2pfl.core import Ask, Busy, Done, Hello, LivesTold, Ready, Reply, Request, Resign, Resync, request_digest
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.crypto.session import FederationBinding
 from p2pfl.errors import PeerFault
+from p2pfl.limits import CHUNK_BYTES
 from p2pfl.net import Limits
 from p2pfl.node import assembly
 from p2pfl.wire import Assembler, split

@@ -12,7 +12,6 @@ import pytest
 from p2pfl import Federation
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums import (
-    KEPT,
     LOST_S,
     MOST_VAIN,
     PATIENCE_S,
@@ -27,6 +26,7 @@ from p2pfl.features.sums import (
     state_digest,
 )
 from p2pfl.fleet import _with_keys
+from p2pfl.limits import STANDINGS_KEPT
 from sim import Kernel, VirtualLoop
 
 FEDERATION, IDENTITIES = _with_keys(Federation(nodes=6, topology="complete").config)
@@ -307,11 +307,11 @@ async def test_pieces_that_nobody_asked_for_are_left_out(impatient):
 async def test_a_node_gives_its_latest_states_and_says_so_when_it_has_one_no_longer():
     said = []
     mine = StandingsTalk(standings(), lambda peer, _, message: said.append((peer, message)), 10**6)
-    for number in range(KEPT + 1):
+    for number in range(STANDINGS_KEPT + 1):
         mine.keep([b"st", b"ate %d" % number], bytes([number]) * 32)
-    for number, offset in ((0, 0), (1, 0), (KEPT, 6), (KEPT, 2**50)):
+    for number, offset in ((0, 0), (1, 0), (STANDINGS_KEPT, 6), (STANDINGS_KEPT, 2**50)):
         mine.hear(4, StateWanted(digest=bytes([number]) * 32, offset=offset))
-    assert [piece.part for _, piece in said] == [b"", b"state 1", b"%d" % KEPT, b""]
+    assert [piece.part for _, piece in said] == [b"", b"state 1", b"%d" % STANDINGS_KEPT, b""]
     assert [piece.size for _, piece in said] == [0, 7, 7, 7]
 
 

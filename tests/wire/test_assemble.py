@@ -10,18 +10,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from p2pfl.core import CHUNK_BYTES, Ready, Reply, Request, request_digest
+from p2pfl.core import Ready, Reply, Request, request_digest
 from p2pfl.errors import PeerFault
-from p2pfl.wire import (
-    LEAST_CHUNK_BYTES,
-    PREFIX_BYTES,
-    Assembler,
-    UnfinishedFrame,
-    begins_with,
-    decode_prefix,
-    encode,
-    split,
-)
+from p2pfl.limits import CHUNK_BYTES, LEAST_CHUNK_BYTES
+from p2pfl.wire import PREFIX_BYTES, Assembler, UnfinishedFrame, begins_with, decode_prefix, encode, split
 
 REQUEST = Request(
     incarnation=1, seq=2, version=3, echo=None, weight=0.5, staleness=1.0, pace_s=0.25, audit=b"", body=b""

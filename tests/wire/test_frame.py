@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from p2pfl.core import Ask, Busy, Done, Hello, Message, Ready, Request, Resync, request_digest
 from p2pfl.errors import PeerFault
+from p2pfl.limits import MAX_HEADER_BYTES
 from p2pfl.wire import (
     BY_MESSAGE,
     KINDS,
-    MAX_HEADER_BYTES,
     PREFIX_BYTES,
     Offer,
     PartHeld,

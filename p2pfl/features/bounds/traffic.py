@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from p2pfl.errors import StorageError
 from p2pfl.foreign import UNREADABLE
+from p2pfl.limits import CHANNEL_AT_ONCE, CHANNEL_PER_S, MOST_MONTHS
 from p2pfl.net.extensions import ExtensionChannel, HandledChannel
 from p2pfl.node.feature import Attached, Feature, NodeView
 from p2pfl.node.learner_runner import Answer, RoundPlan, Wait
@@ -30,8 +31,6 @@ GB = 1e9
 DAY = timedelta(days=1)
 TOTAL = "*"
 """The name under which the bytes with all neighbors together are counted; no node can have it."""
-MOST_MONTHS = 12
-"""A clock that is wrong counts in other months; this many are kept."""
 SOON_S, LATER_S = 5.0, 60.0
 """The time between two writes of the count: while there is much traffic, and else."""
 LONGEST_S = 32 * DAY.total_seconds()
@@ -57,7 +56,9 @@ class Pausing(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=1)
     for_s: Annotated[float, Meta(ge=0.0, le=LONGEST_S)]
 
 
-CHANNEL = ExtensionChannel("pause", Pausing, most_bytes=32, per_s=0.1, at_once=8.0)
+CHANNEL = ExtensionChannel(
+    "pause", Pausing, most_bytes=32, per_s=CHANNEL_PER_S["pause"], at_once=CHANNEL_AT_ONCE["pause"]
+)
 
 
 def closed_until(hours: str, now: datetime) -> datetime | None:

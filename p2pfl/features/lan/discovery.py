@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Self
 from p2pfl.config.model import FederationConfig, Member, NodeConfig
 from p2pfl.errors import UserError
 from p2pfl.features.lan.interfaces import Interface, all_interfaces, cover, own_addresses
+from p2pfl.limits import MDNS_BYTES, MOST_ADDRESSES, MOST_ANNOUNCED, MOST_LOOKUPS
 from p2pfl.net.address import Address, parse_address
 from p2pfl.net.links import Links
 from p2pfl.node.assembly import Setup
@@ -54,10 +55,7 @@ log = logging.getLogger("p2pfl.net")
 LOOK_S = 2.0
 ASK_AGAIN_S = 30.0
 RESOLVE_S = 3.0
-MOST_LOOKUPS = 8
-"""The most names per member that are resolved at the same time."""
 GOODBYE_S = 1.0
-MOST_ADDRESSES = 4
 QUERY, POINTER, INTERNET = 0, 12, 1
 """DNS constants: the flags of a query, the type PTR and the class IN."""
 INSTALL = "pip install '.[lan]' in a checkout of p2pfl"
@@ -361,9 +359,6 @@ GROUPS = {4: "224.0.0.251", 6: "ff02::fb"}
 IP_MULTICAST_ALL, IPV6_MULTICAST_ALL = 49, 29
 """Linux socket options: whether a socket receives from groups that other sockets have joined."""
 SO_REUSEPORT: int = getattr(socket, "SO_REUSEPORT", 0)
-MOST_BYTES = 9000
-MOST_ANNOUNCED = 1000
-"""The most names that are kept, because anyone can make them up."""
 ASK_EVERY_S = 1.2
 LISTEN_S = 3.0
 NEARBY_LOOK_S = 0.1
@@ -478,7 +473,7 @@ class _Ear(asyncio.DatagramProtocol):
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         with suppress(Exception):  # whatever zeroconf raises on packets from strangers
             source = addr[0].partition("%")[0]
-            self._overhearing.note(self.tally, data[:MOST_BYTES], source, multicast=self.multicast)
+            self._overhearing.note(self.tally, data[:MDNS_BYTES], source, multicast=self.multicast)
 
     def error_received(self, exc: Exception) -> None:
         self.tally.failed = str(getattr(exc, "strerror", None) or exc)

@@ -22,21 +22,22 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from p2pfl.config.charter import (
-    MOST_BYTES,
-    Charter,
-    CharterError,
-    amended,
-    checked,
-    edition_of,
-    extends,
-    require_signed,
-)
+from p2pfl.config.charter import Charter, CharterError, amended, checked, edition_of, extends, require_signed
 from p2pfl.config.model import Edition, FederationConfig, Member
 from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault, StorageError, UserError
 from p2pfl.features.relay.tickets import CREDENTIALS_MAGIC, CredentialsKeeper
+from p2pfl.limits import (
+    BODIES_AT_ONCE,
+    BODIES_PER_S,
+    CHANNEL_AT_ONCE,
+    CHANNEL_PER_S,
+    CHARTER_PATIENCE_S,
+    MOST_CHARTER_ASKS,
+    MOST_CHARTER_BYTES,
+    MOST_CHARTER_PART_BYTES,
+)
 from p2pfl.net.address import Relayed
 from p2pfl.net.dial_paths import Outlet, outlet_of
 from p2pfl.net.extensions import ExtensionChannel, HandledChannel
@@ -60,14 +61,6 @@ ALONE_S = 30.0
 """The time to wait for neighbors before asking others."""
 PAUSE_S = 10.0
 """The pause before asking the next member."""
-PATIENCE_S = 30.0
-"""The seconds to wait for the next piece of a requested charter before asking again."""
-MOST_ASKS = 3
-"""The most requests for one charter in one session."""
-BODIES_PER_S, BODIES_AT_ONCE = 0.1, 8.0
-"""The rate limits on charters requested from a neighbor and sent to it: an honest one needs each only once."""
-MOST_PART_BYTES = 48 * 1024
-"""The largest size of a charter's piece in one message."""
 Counter = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
@@ -243,12 +236,14 @@ class CharterPart(CharterMessage, frozen=True, kw_only=True, tag=3):
 
     size: Counter
     offset: Counter
-    part: Annotated[bytes, Meta(min_length=1, max_length=MOST_PART_BYTES)]
+    part: Annotated[bytes, Meta(min_length=1, max_length=MOST_CHARTER_PART_BYTES)]
 
 
 def _channel(name: str) -> ExtensionChannel:
-    kinds, most = (CharterTold, CharterAsked, CharterPart), MOST_PART_BYTES + 64
-    return ExtensionChannel(name, *kinds, most_bytes=most, per_s=5.0, at_once=400.0)
+    kinds, most = (CharterTold, CharterAsked, CharterPart), MOST_CHARTER_PART_BYTES + 64
+    return ExtensionChannel(
+        name, *kinds, most_bytes=most, per_s=CHANNEL_PER_S["charter"], at_once=CHANNEL_AT_ONCE["charter"]
+    )
 
 
 CHANNEL, TICKETS = _channel("charter"), _channel("tickets")
@@ -319,9 +314,9 @@ class CharterTalk:
         """Repeat requests for a charter that does not arrive, and report it if it never does. Call now and then."""
         self.keeper.save()
         for peer, talk in sorted(self._with.items()):
-            if talk.pieces is not None and now - talk.heard_at >= PATIENCE_S:
+            if talk.pieces is not None and now - talk.heard_at >= CHARTER_PATIENCE_S:
                 talk.pieces = None
-                if talk.asks >= MOST_ASKS:
+                if talk.asks >= MOST_CHARTER_ASKS:
                     self._give_up(peer, talk, "but does not send it")
             self._ask_if_wanted(peer, talk, now)
 
@@ -351,8 +346,8 @@ class CharterTalk:
         raw = self.keeper.packed
         if not raw or talk.allowance.answers.take(now) > 0.0:
             return
-        for offset in range(0, len(raw), MOST_PART_BYTES):
-            part = raw[offset : offset + MOST_PART_BYTES]
+        for offset in range(0, len(raw), MOST_CHARTER_PART_BYTES):
+            part = raw[offset : offset + MOST_CHARTER_PART_BYTES]
             self._say(peer, self.channel, CharterPart(size=len(raw), offset=offset, part=part))
 
     def _collect(self, peer: int, talk: Conversation, piece: CharterPart, now: float) -> None:
@@ -361,7 +356,7 @@ class CharterTalk:
             raise PeerFault("a piece of a charter that was not asked for")
         if coming is None or piece.offset != len(coming):
             return  # part of a reply that came too late
-        if not len(coming) < len(coming) + len(piece.part) <= piece.size <= MOST_BYTES:
+        if not len(coming) < len(coming) + len(piece.part) <= piece.size <= MOST_CHARTER_BYTES:
             raise PeerFault("a piece of a charter beyond its end")
         coming += piece.part
         talk.heard_at = now
@@ -375,7 +370,7 @@ class CharterTalk:
         except CharterError as error:
             self._give_up(peer, talk, f"but sends an invalid one: {error}")
             return
-        if talk.asks >= MOST_ASKS and self.keeper.wants(talk.theirs):
+        if talk.asks >= MOST_CHARTER_ASKS and self.keeper.wants(talk.theirs):
             self._give_up(peer, talk, "but sends a different one")
         self._ask_if_wanted(peer, talk, now)
 

@@ -24,7 +24,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from p2pfl.config.charter import MOST_BYTES, realm_of
+from p2pfl.config.charter import realm_of
 from p2pfl.config.members import Invite, Meeting, read_request
 from p2pfl.config.model import FederationConfig
 from p2pfl.crypto.identity import Identity, fingerprint
@@ -36,9 +36,9 @@ from p2pfl.features.relay.link import LinkParts, RelayLink
 from p2pfl.features.relay.tickets import Ticket, register
 from p2pfl.features.relay.transport import RelayDialing, dialing_through
 from p2pfl.foreign import UNREADABLE, printable, read_file
+from p2pfl.limits import MOST_CHARTER_BYTES, Limits
 from p2pfl.net.address import Address, own_address
 from p2pfl.net.greeting import Notice, Word, hand_over, hear, receive_charter, say
-from p2pfl.net.limits import Limits
 from p2pfl.net.transport import Arrival, ConnectionStage, Counters, GoneError, Line, Refusals
 from p2pfl.net.websocket import OneShotClient, UnreachableError, WebSocketTransport
 
@@ -67,15 +67,15 @@ def pack_files(files: Sequence[Path], beside: Path) -> bytes:
         if file.parent != beside or not PLAIN.fullmatch(file.name) or file.suffix == ".key":
             allowed = f"files in {beside}, with names of letters, digits, '_', '.' and '-'; or {BY_HAND}"
             raise UserError("this file cannot be handed over", file=file, allowed=allowed)
-    packed = msgspec.msgpack.encode({file.name: read_file(file, MOST_BYTES) for file in files})
+    packed = msgspec.msgpack.encode({file.name: read_file(file, MOST_CHARTER_BYTES) for file in files})
     _require_small(len(packed))
     return packed
 
 
 def _require_small(size: int) -> None:
-    if size > MOST_BYTES:
+    if size > MOST_CHARTER_BYTES:
         text = "federation file, task and the files that they name are too many bytes to hand over"
-        raise UserError(text, key="task", value=f"{size:,}", allowed=f"at most {MOST_BYTES:,}; or {BY_HAND}")
+        raise UserError(text, key="task", value=f"{size:,}", allowed=f"at most {MOST_CHARTER_BYTES:,}; or {BY_HAND}")
 
 
 def _hashed(invite: Invite, person: bytes) -> bytes:

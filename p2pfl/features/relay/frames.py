@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from p2pfl.crypto.session import MAX_SEALED_BYTES
 from p2pfl.errors import PeerFault
 from p2pfl.foreign import UNREADABLE
+from p2pfl.limits import RELAY_SMALL_BYTES, REMOVED_BYTES
 from p2pfl.net.address import Address
 
 VERSION = 1
@@ -25,20 +26,10 @@ PASSED_ON = 1 << 31
 """The first number of lines that a relay opens."""
 WINDOW_BYTES = 3 * MAX_SEALED_BYTES
 """The bytes of a line that may be under way to its other end: a sender waits for more credit beyond that."""
-MOST_LINES = 128
-"""The most lines of one member at one relay."""
-MOST_PAIR_LINES = 8
-"""The most lines between the same two members: a session, two dials that cross, and those that are about to end."""
 BEAT_S = 20.0
 """The time between two pings of a member."""
-SILENCE_S = 60.0
-"""The longest time without a frame, after which either end takes the other for dead."""
-SMALL_BYTES = 4096
-"""The most bytes in a frame that carries no data."""
 SEEN_BYTES = 64
 """The longest text of an address without its port."""
-REMOVED_BYTES = 64 * 1024
-"""The most bytes in a frame that names removed members."""
 
 T = TypeVar("T", bound=Struct)
 _Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -158,7 +149,7 @@ def unpack(raw: bytes) -> Frame:
         kind = FrameKind(code)
     except ValueError:
         raise PeerFault(f"a frame of the unknown kind {code}") from None
-    if kind is not FrameKind.DATA and len(raw) > (REMOVED_BYTES if kind is FrameKind.REMOVED else SMALL_BYTES):
+    if kind is not FrameKind.DATA and len(raw) > (REMOVED_BYTES if kind is FrameKind.REMOVED else RELAY_SMALL_BYTES):
         raise PeerFault(f"a frame of kind {kind.name} with {len(raw)} bytes")
     return Frame(kind, line, raw[HEAD.size :])
 

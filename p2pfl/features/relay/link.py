@@ -20,14 +20,11 @@ from typing import Any, TypeVar
 from p2pfl.config.members import in_words
 from p2pfl.console import seconds_now
 from p2pfl.core.limits import TokenBucket
-from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.crypto.identity import public_text
 from p2pfl.errors import PeerFault, UserError
 from p2pfl.features.relay.frames import (
     BEAT_S,
-    MOST_LINES,
     PASSED_ON,
-    SILENCE_S,
     VERSION,
     WINDOW_BYTES,
     Challenge,
@@ -47,9 +44,21 @@ from p2pfl.features.relay.frames import (
     unpack,
 )
 from p2pfl.features.relay.tickets import Ticket
+from p2pfl.limits import (
+    CHUNK_BYTES,
+    MOST_CHUNKS,
+    MOST_DOUBTED_KEYS,
+    MOST_RELAY_LINES,
+    RELAY_CONTROL_BURST,
+    RELAY_CONTROL_PER_S,
+    RELAY_SILENCE_S,
+    STRAY_BURST,
+    STRAYS_PER_S,
+    Limits,
+)
 from p2pfl.net.acceptor import control_bucket
 from p2pfl.net.address import parse_address
-from p2pfl.net.limits import Limits, latest
+from p2pfl.net.limits import latest
 from p2pfl.net.links import Backoff
 from p2pfl.net.transport import ConnectionStage, GoneError, Line, Meet
 
@@ -69,15 +78,7 @@ Answer = Callable[[str, Challenge], Registration]
 """Answers the challenge of the relay of that name. Raises UserError if this node has neither ticket nor token."""
 CREDIT_BYTES = CHUNK_BYTES
 """Credit is given back once so many bytes have been read."""
-MOST_CHUNKS = 1 << 15
-"""The most chunks that wait to be read, however small they are."""
 DOUBTS_LAST_S = 300.0
-MOST_KEYS = 1024
-"""The most members whose doubts and control connections are counted: a relay may make up any number of them."""
-CONTROL_PER_S, CONTROL_BURST = 1.0, 32.0
-"""The limit on control connections through one relay; each may bring a MiB."""
-STRAYS_PER_S, STRAY_BURST = 500.0, 8000.0
-"""The limit on frames that belong to no line: an honest relay passes on what was under way when a line ended."""
 
 
 T = TypeVar("T")
@@ -90,18 +91,21 @@ class RelayLimits:
         self.opens = TokenBucket(limits.handshakes_per_s, tokens=limits.handshake_burst, burst=limits.handshake_burst)
         """The lines that others open: no more than all members together would open."""
         self._strays = TokenBucket(STRAYS_PER_S, tokens=STRAY_BURST, burst=STRAY_BURST)
-        self._controls = TokenBucket(CONTROL_PER_S, tokens=CONTROL_BURST, burst=CONTROL_BURST)
+        self._controls = TokenBucket(RELAY_CONTROL_PER_S, tokens=RELAY_CONTROL_BURST, burst=RELAY_CONTROL_BURST)
         self._controls_of: dict[bytes, TokenBucket] = {}
         self.doubts: dict[bytes, deque[float]] = {}
         """The times at which lines to each member were lately spoiled or cut."""
 
     def doubt(self, key: bytes) -> None:
         """Count one more line that was spoiled or cut."""
-        latest(self.doubts, key, lambda: deque(maxlen=64), MOST_KEYS).append(monotonic())
+        latest(self.doubts, key, lambda: deque(maxlen=64), MOST_DOUBTED_KEYS).append(monotonic())
 
     def count_control(self, key: bytes, now: float) -> None:
         """Raises PeerFault if the charter cannot have so much news."""
-        if latest(self._controls_of, key, control_bucket, MOST_KEYS).take(now) > 0.0 or self._controls.take(now) > 0.0:
+        if (
+            latest(self._controls_of, key, control_bucket, MOST_DOUBTED_KEYS).take(now) > 0.0
+            or self._controls.take(now) > 0.0
+        ):
             raise PeerFault("more visits through one relay than the charter can have news for")
 
     def count_stray(self, now: float) -> None:
@@ -312,7 +316,7 @@ class RelayLink:
                     await self._changed.wait()
         if not self.is_registered:
             raise GoneError(self.why)
-        if len(self._lines) >= MOST_LINES:
+        if len(self._lines) >= MOST_RELAY_LINES:
             raise GoneError("this node has too many lines there")
         number = next(number for number in self._numbers if number not in self._lines)
         line = self._lines[number] = RelayLine(self, number, key)
@@ -393,14 +397,14 @@ class RelayLink:
                 await self.say(pack(FrameKind.REMOVED, 0, removals))
             if self._ping is None:
                 self._ping, self._ping_at = int.from_bytes(os.urandom(8)), monotonic()
-            elif monotonic() - self._ping_at > SILENCE_S:
+            elif monotonic() - self._ping_at > RELAY_SILENCE_S:
                 raise TimeoutError
             await self.say(pack_number(FrameKind.PING, 0, self._ping))
             await asyncio.sleep(BEAT_S)
 
     async def _read(self, line: Line) -> None:
         while True:
-            async with asyncio.timeout(SILENCE_S):
+            async with asyncio.timeout(RELAY_SILENCE_S):
                 frame = unpack(await line.receive())
             if frame.kind is FrameKind.OPEN:
                 await self._open(frame)
@@ -438,7 +442,7 @@ class RelayLink:
         now = asyncio.get_running_loop().time()
         if number < PASSED_ON or number in self._lines or len(key) != 32:
             raise PeerFault(f"a line with the number {number}, or without a key")
-        if self._meet is None or len(self._lines) >= MOST_LINES or self._limits.opens.take(now) > 0.0:
+        if self._meet is None or len(self._lines) >= MOST_RELAY_LINES or self._limits.opens.take(now) > 0.0:
             self._limits.count_stray(now)
             await self.say(pack_number(FrameKind.CLOSE, number, Closing.NOT_WANTED))
             return

@@ -27,7 +27,6 @@ from p2pfl.console.output import log_to_stderr
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault, UserError
 from p2pfl.features.relay.frames import (
-    SILENCE_S,
     VERSION,
     WINDOW_BYTES,
     Challenge,
@@ -41,7 +40,6 @@ from p2pfl.features.relay.frames import (
 )
 from p2pfl.features.relay.switchboard import QUANTUM_BYTES, TURN_BYTES, Seat, Switchboard
 from p2pfl.features.relay.tickets import (
-    MOST_REMOVED,
     CredentialsHead,
     Ticket,
     TicketError,
@@ -50,9 +48,10 @@ from p2pfl.features.relay.tickets import (
     read_token,
     token_id,
 )
+from p2pfl.limits import COMES_BURST, COMES_PER_S, MOST_COMERS, MOST_REMOVED, RELAY_DRAIN_S, RELAY_SILENCE_S, Limits
 from p2pfl.net.address import Address, parse_address
 from p2pfl.net.dial_paths import OwnCertificate
-from p2pfl.net.limits import Limits, latest
+from p2pfl.net.limits import latest
 from p2pfl.net.transport import Arrival, ConnectionStage, Counters, GoneError, Line, Refusals
 from p2pfl.net.websocket import WebSocketTransport
 
@@ -62,16 +61,10 @@ FOREVER = 2**62
 MOST_KNOWN = 16 * MOST_REMOVED
 """The most removed members of one federation that a relay remembers; the latest that it has learned stay."""
 CLOSE_S = 1.0
-DRAIN_S = 30.0
-"""The longest wait for a member to read a frame."""
 SWEEP_S = 10.0
-COMES_PER_S, COMES_BURST = 0.2, 30.0
-"""The limit on registrations of one member: a refused one waits 30 s, and one whose line is cut up to 15 s."""
 STOPPED = 130
 EXPECTED = 64
 """The members that may come at once without being held up as strangers."""
-MOST_COMERS = 4096
-"""The most members whose registrations are counted."""
 
 
 class RefusedError(Exception):
@@ -376,7 +369,7 @@ class RelayServer:
         try:
             while (frame := seat.take()) is not None:
                 self._room.set()
-                async with asyncio.timeout(DRAIN_S):
+                async with asyncio.timeout(RELAY_DRAIN_S):
                     await guest.line.send(frame)
                 sent += len(frame) + TURN_BYTES
                 if sent >= QUANTUM_BYTES:
@@ -416,7 +409,7 @@ class RelayServer:
         """End members that are silent or whose tickets have expired."""
         now, now_s = asyncio.get_running_loop().time(), self._clock()
         for guest in self._guests.values():
-            if now - guest.heard_at > SILENCE_S:
+            if now - guest.heard_at > RELAY_SILENCE_S:
                 guest.ended.set()
             elif now_s > guest.until:
                 guest.why = Refusal.EXPIRED

@@ -4,9 +4,9 @@ A seat is a registered member. A line joins two seats of one federation once bot
 bytes as the other has given credit for, so what the relay holds for a line is bounded. What members send each other is
 opaque.
 
-Above `HELD_BYTES` of one federation, only members of whom less than an equal share is held are still read. Above twice
-that nobody is, and the member for which most waits is ended (`relieve`). So members that do not read what they are sent
-cannot stop the others for long.
+Above `RELAY_HELD_BYTES` of one federation, only members of whom less than an equal share is held are still read. Above
+twice that nobody is, and the member for which most waits is ended (`relieve`). So members that do not read what they
+are sent cannot stop the others for long.
 
 Each federation has the same share of what passes, however much the others send. Deficit round robin: Shreedhar and
 Varghese, "Efficient fair queueing using deficit round robin", SIGCOMM 1995. A federation that has been idle gets its
@@ -23,8 +23,6 @@ from dataclasses import dataclass, field
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
 from p2pfl.features.relay.frames import (
-    MOST_LINES,
-    MOST_PAIR_LINES,
     PASSED_ON,
     WINDOW_BYTES,
     Closing,
@@ -36,21 +34,22 @@ from p2pfl.features.relay.frames import (
     pack,
     pack_number,
 )
+from p2pfl.limits import (
+    MOST_PAIR_LINES,
+    MOST_RELAY_LINES,
+    MOST_SEATS,
+    OPENS_BURST,
+    OPENS_PER_S,
+    PINGS_BURST,
+    RELAY_HELD_BYTES,
+)
 
 QUANTUM_BYTES = 1 << 18
-OPENS_PER_S, OPENS_BURST = 4.0, 2.0 * MOST_LINES
-"""The limit on lines that one member opens."""
 DATA = bytes([FrameKind.DATA])
-HELD_BYTES = 128 << 20
-"""The bytes held for one federation, above which only some of its members are read."""
-MOST_NAMES = 8
-"""The most seats of one member, by the names that it says it dialed."""
 FRAME_BYTES = 256
 """The memory of a frame beyond its content."""
 TURN_BYTES = 1 << 14
 """The bytes that are passed on in the time that a small frame takes in addition to its bytes."""
-PINGS_BURST = 8
-"""The most frames without data that wait for a member that does not read its connection, in multiples of its lines."""
 
 EndSeat = Callable[[Refusal | None], None]
 Place = tuple[str, bytes]
@@ -91,7 +90,7 @@ class Seat:
 
     def put(self, parcel: _Parcel) -> None:
         """Send a frame to this member; a member that does not read is ended."""
-        if self.waiting_words > PINGS_BURST * MOST_LINES:
+        if self.waiting_words > PINGS_BURST * MOST_RELAY_LINES:
             self.end(None)
             return
         self.outbox.append(parcel)
@@ -226,7 +225,7 @@ class Switchboard:
         if before is not None:
             self.leave(before, Refusal.REPLACED)
         names = sum(seat.key == key for seat in tenant.seats.values())
-        if len(tenant.seats) >= self.most_members or names >= MOST_NAMES:
+        if len(tenant.seats) >= self.most_members or names >= MOST_SEATS:
             return None
         made = tenant.seats[place] = Seat(tenant, place, wake, end)
         return made
@@ -244,13 +243,13 @@ class Switchboard:
     def is_full(self, seat: Seat) -> bool:
         """Return True if nothing more may be read from a member for now."""
         tenant = seat.tenant
-        share = HELD_BYTES / max(1, len(tenant.seats))
-        return tenant.held_bytes > (HELD_BYTES if tenant.held_of[seat.key] > share else 2 * HELD_BYTES)
+        share = RELAY_HELD_BYTES / max(1, len(tenant.seats))
+        return tenant.held_bytes > (RELAY_HELD_BYTES if tenant.held_of[seat.key] > share else 2 * RELAY_HELD_BYTES)
 
     def relieve(self) -> None:
         """End the member for which most waits, in each federation for which too much is held."""
         for tenant in self.tenants.values():
-            if tenant.held_bytes > 2 * HELD_BYTES and tenant.seats:
+            if tenant.held_bytes > 2 * RELAY_HELD_BYTES and tenant.seats:
                 self.leave(max(tenant.seats.values(), key=lambda seat: seat.waiting_bytes))
 
     def receive(self, seat: Seat, frame: Frame, now: float) -> None:
@@ -309,13 +308,13 @@ class Switchboard:
         self._say(callee, pack(FrameKind.OPEN, there.number, seat.key), seat)
 
     def _objection(self, seat: Seat, key: bytes, now: float) -> Closing | None:
-        if len(seat.ends) >= MOST_LINES or seat.opens.take(now) > 0.0:
+        if len(seat.ends) >= MOST_RELAY_LINES or seat.opens.take(now) > 0.0:
             return Closing.TOO_MANY
         callee = seat.tenant.seats.get((seat.place[0], key))
         if callee is None or callee is seat:
             return Closing.NOT_HERE
         between = sum(1 for end in seat.ends.values() if end.other is not None and end.other.seat is callee)
-        return Closing.TOO_MANY if len(callee.ends) >= MOST_LINES or between >= MOST_PAIR_LINES else None
+        return Closing.TOO_MANY if len(callee.ends) >= MOST_RELAY_LINES or between >= MOST_PAIR_LINES else None
 
     def _accept(self, seat: Seat, frame: Frame) -> None:
         end = seat.ends.get(frame.line)

@@ -35,6 +35,7 @@ from p2pfl.crypto.identity import Identity, read_private
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.relay.frames import VERSION, Challenge, Registration
 from p2pfl.foreign import UNREADABLE
+from p2pfl.limits import MOST_CREDENTIALS_BYTES, MOST_REMOVED
 from p2pfl.node.folders import NONE
 from p2pfl.storage.disk import replace_file
 from p2pfl.system import BINARY
@@ -49,9 +50,6 @@ SIGNED, CREDENTIALS_SIGNED, PROVEN = b"p2pfl-relay-ticket-1\n", b"p2pfl-relay-sh
 """Prefixes of what is signed, so that no signature made for another purpose opens a relay or removes a member."""
 CREDENTIALS_MAGIC = b"p2pfl-relay-sheet-1:"
 """The beginning of credentials, which travel where charters do."""
-MOST_BYTES = 1 << 20
-MOST_REMOVED = 1500
-"""The most removed members that a head names: those with the highest indices."""
 USUAL_S = 365 * 86_400
 """The time for which a ticket holds."""
 MADE_BY = "what `p2pfl member hand` has written"
@@ -189,7 +187,7 @@ class Credentials:
     @classmethod
     def unpack(cls, raw: bytes, *, realm: bytes, admin: Sequence[bytes]) -> Self:
         """Read and verify credentials. Raises TicketError: they are none of this federation."""
-        if not raw.startswith(CREDENTIALS_MAGIC) or len(raw) > MOST_BYTES:
+        if not raw.startswith(CREDENTIALS_MAGIC) or len(raw) > MOST_CREDENTIALS_BYTES:
             raise TicketError("not a sheet of tickets")
         head, rows = _decoded(raw[len(CREDENTIALS_MAGIC) :], tuple[bytes, bytes], "a sheet of tickets")
         credentials = cls(CredentialsHead.unpack(head), rows)
@@ -316,7 +314,7 @@ class CredentialsKeeper:
         """Return the received credentials; None, with a log line if they are damaged: neighbors have them."""
         try:
             with self._files[1].open("rb") as content:
-                return self._opened(content.read(MOST_BYTES + 1))
+                return self._opened(content.read(MOST_CREDENTIALS_BYTES + 1))
         except FileNotFoundError:
             return None
         except (OSError, TicketError) as error:

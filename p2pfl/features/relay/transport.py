@@ -17,9 +17,9 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.features.relay.frames import Challenge, Registration
 from p2pfl.features.relay.link import Answer, LinkParts, OnDoubt, RelayLink
 from p2pfl.features.relay.tickets import RelayAccess, Ticket, register
+from p2pfl.limits import Limits
 from p2pfl.net.address import Address, DialPath, Relayed, parse_address
 from p2pfl.net.dial_paths import DialError, Outlet, UnreachedError, outlet_of
-from p2pfl.net.limits import Limits
 from p2pfl.net.transport import GoneError, Line, MakeTransport, Meet, Refusals, Transport
 from p2pfl.net.websocket import DialThrough, dial_websocket, open_browserless
 

@@ -23,7 +23,6 @@ from p2pfl.core.core import Algorithm
 from p2pfl.core.settings import Phase
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
-from p2pfl.features.sums.arithmetic import MOST_ENTRIES
 from p2pfl.features.sums.messages import Refused, SumDone, quorum
 from p2pfl.features.sums.rounds import AlikeState, RoundsInStep, SummedRounds, bytes_each
 from p2pfl.features.sums.sessions import LIFE_NAME, groups_of
@@ -32,6 +31,7 @@ from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.interface import Learner, LocalRound, Vector
 from p2pfl.learn.privacy.plan import planned_rounds
 from p2pfl.learn.privacy.rounds import AVERAGED
+from p2pfl.limits import MOST_ENTRIES
 from p2pfl.node.assembly import Setup, replay
 from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
 from p2pfl.specs import short

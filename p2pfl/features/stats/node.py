@@ -37,7 +37,6 @@ from p2pfl.features.stats.query_policy import (
 )
 from p2pfl.features.stats.statements import (
     CHANNEL,
-    MOST_REASON,
     SUMS_CHANNEL,
     OpenQuestion,
     Question,
@@ -61,6 +60,7 @@ from p2pfl.features.sums.messages import SumDone, SumSettings
 from p2pfl.features.sums.sessions import MOST_BODY_BYTES, KeptSums, alone, names_of, settings_of, sum_talk
 from p2pfl.features.sums.talk import SumTalk
 from p2pfl.foreign import printable
+from p2pfl.limits import MOST_REASON
 from p2pfl.net.extensions import HandledChannel
 from p2pfl.net.links import Links
 from p2pfl.net.transport import MakeTransport

@@ -35,6 +35,7 @@ from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.table.reading import read_table
 from p2pfl.learn.table.rows import make_layout
 from p2pfl.learn.table.schema import Schema, schema_of, with_agreed
+from p2pfl.limits import MOST_BOUNDS, MOST_REFUSALS, MOST_TABLES_KEPT
 from p2pfl.node.feature import Check, Inspected
 from p2pfl.storage.disk import create_file, replace_file, storage_errors, truncate_file
 from p2pfl.system import make_folder
@@ -93,7 +94,6 @@ def check_question(schema: Schema, columns: tuple[str, ...], by: str | None, fil
 
 
 BOUNDS_FILE = "stats.bounds"
-MOST_BOUNDS = 50
 
 
 def keep_bound(folder: Path, data: bytes, least_rows: int) -> None:
@@ -133,8 +133,6 @@ def _keep(path: Path, content: Any) -> None:
 
 ROWS_FILE = "stats.rows"
 HASH_BYTES = 16
-MOST_KEPT = 50
-"""The latest tables that are remembered."""
 
 Rows = Counter[bytes]
 
@@ -188,7 +186,7 @@ class AnsweredRows:
         """Remember a table; it is on the disk when this returns. Raises StorageError."""
         if table in self._tables:
             return
-        self._tables = [*self._tables, table][-MOST_KEPT:]
+        self._tables = [*self._tables, table][-MOST_TABLES_KEPT:]
         _keep(self._path, self._tables)
 
 
@@ -264,8 +262,6 @@ def _line_of(facts: Any) -> LogLine:
 
 PROGRAM = ""
 """Asks in the log for a program that has the folders of all sites."""
-MOST_REFUSALS = 50
-"""Questions of one member that are refused within 24 hours; any more are neither answered nor logged."""
 WITHHELD = "under [privacy] nothing is answered from rows without noise: ask for a model with a budget instead"
 
 

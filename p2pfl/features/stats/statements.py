@@ -27,13 +27,13 @@ from p2pfl.features.sums.messages import SumMessage
 from p2pfl.features.sums.talk import CHANNEL as SUMS
 from p2pfl.features.sums.talk import Carried, SumTalk
 from p2pfl.foreign import UNREADABLE, printable
+from p2pfl.limits import CHANNEL_AT_ONCE, CHANNEL_PER_S, MOST_REASON, STATEMENTS_KEPT_S
 from p2pfl.net.extensions import ExtensionChannel
 
 DOMAIN = b"p2pfl statistics 1\0"
 """The prefix of the signed bytes, before the federation's id, so that no other signature can be used in their place."""
 ID_BYTES, SIGNATURE_BYTES = 32, 64
 MOST_COLUMNS, MOST_NAME = 64, 200
-MOST_REASON = 300
 MOST_STATEMENT_BYTES = 4 * MOST_NAME * (MOST_COLUMNS + 1) + 1000
 
 Id = Annotated[bytes, Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
@@ -97,8 +97,6 @@ def _domain(federation: FederationConfig) -> bytes:
     return DOMAIN + federation_id(federation)
 
 
-KEPT_S = 150.0
-"""The time for which statements are told to neighbors that come later."""
 Say = Callable[[int, ExtensionChannel, Struct], object]
 
 
@@ -111,7 +109,11 @@ class MemberStatement(Struct, frozen=True, kw_only=True, array_like=True, forbid
 
 
 CHANNEL = ExtensionChannel(
-    "stats", MemberStatement, most_bytes=MOST_STATEMENT_BYTES + SIGNATURE_BYTES + 64, per_s=200.0, at_once=4000.0
+    "stats",
+    MemberStatement,
+    most_bytes=MOST_STATEMENT_BYTES + SIGNATURE_BYTES + 64,
+    per_s=CHANNEL_PER_S["stats"],
+    at_once=CHANNEL_AT_ONCE["stats"],
 )
 
 
@@ -206,7 +208,7 @@ class Statements:
             question=question,
             signed=signed,
             expected=self._expected,
-            until=self._now() + KEPT_S,
+            until=self._now() + STATEMENTS_KEPT_S,
         )
         self._pass_on(signed, peer)
         return opened

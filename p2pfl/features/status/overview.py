@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from p2pfl.config.model import Member
 from p2pfl.features.status.spread import OVER, Roster, VitalsRow
 from p2pfl.learn.metrics import Measure
+from p2pfl.limits import MOST_POINTS
 from p2pfl.node.status import Feed
 from p2pfl.plugins import software
 from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.reporting.vitals import FederationStatus, MemberRow, members_of, scores, word
 
 FIGURES = ("accuracy", "main", "distance", "staleness", "bytes_per_s")
-MOST_POINTS = 240
 FIRST_STEP_S = 2.0
 MOST_LINES = 12
 """The most members for which each gets its own line."""

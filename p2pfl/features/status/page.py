@@ -36,16 +36,23 @@ from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
 from p2pfl.features.status.prometheus import exposition
 from p2pfl.features.status.running import new_token
+from p2pfl.limits import (
+    MOST_TOKEN_CHARACTERS,
+    PAGE_BODY_BYTES,
+    PAGE_CONNECTION_BYTES,
+    PAGE_CONNECTIONS,
+    PAGE_FAULTS_BURST,
+    PAGE_FAULTS_PER_S,
+    Limits,
+)
 from p2pfl.net.acceptor import Acceptor, ConnectionGate, PendingConnections, StrictHandler
 from p2pfl.net.address import Address, cannot_listen, is_loopback, own_address, parse_address
-from p2pfl.net.limits import Limits
 from p2pfl.net.transport import ConnectionStage, Counters, Refusals
 from p2pfl.reporting.alarms import ALARMS
 
 if TYPE_CHECKING:
     from p2pfl.features.status.overview import Overview
 
-MOST_TOKEN_CHARACTERS = 256
 _BEARER, _COOKIE = re.compile(r"(?i)bearer +([!-~]{1,256})"), re.compile(r"p2pfl-\d+=(\w{1,64})")
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]+)(:\d{1,5})?")
 
@@ -57,7 +64,7 @@ Some proxies replace the requested host name by this machine's.
 """
 log = logging.getLogger("p2pfl.page")
 FAULTS = logging.getLogger("p2pfl.page.faults")
-FAULTS_ALLOWED = TokenBucket(1 / 180, tokens=20.0, burst=20.0)
+FAULTS_ALLOWED = TokenBucket(PAGE_FAULTS_PER_S, tokens=PAGE_FAULTS_BURST, burst=PAGE_FAULTS_BURST)
 """Twenty lines about our own errors, then one every three minutes: whoever can reach the port can trigger errors."""
 FAULTS.addFilter(lambda _: FAULTS_ALLOWED.take(time.monotonic()) == 0.0)
 VIEW_S = 0.5
@@ -65,12 +72,7 @@ VIEW_S = 0.5
 LINGERS_S = 1.5
 """The time for open pages to read how the node ended."""
 KEY = "status_listen"
-CONNECTIONS = 32
-"""The most connections without the token; the same number of connections may have the token."""
-CONNECTION_BYTES = 2**17
-"""The most bytes that requests may send on one connection in the 10 s that it has without the token."""
 LOOPBACKS = ("127.0.0.1", "::1")
-MOST_BODY_BYTES = 4096
 WEB = Path(__file__).parent / "web"
 FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -258,8 +260,8 @@ class StatusPage:
         )
         self._view, self._viewed_at, self._asked_at = b"", float("-inf"), float("-inf")
         """The latest whole view, when it was made, and when somebody last asked for it."""
-        limits = Limits(pending=CONNECTIONS, pending_per_address=CONNECTIONS)
-        self._pending = PendingConnections(limits, greeting_bytes=CONNECTION_BYTES)
+        limits = Limits(pending=PAGE_CONNECTIONS, pending_per_address=PAGE_CONNECTIONS)
+        self._pending = PendingConnections(limits, greeting_bytes=PAGE_CONNECTION_BYTES)
         for loopback in LOOPBACKS:
             self._pending.know(loopback)
         self._refusals = Refusals(Counters({}), log, lambda kind, peer, text: None)  # noqa: ARG005 - no peer is known
@@ -272,7 +274,7 @@ class StatusPage:
         return self._acceptor.port
 
     async def __aenter__(self) -> Self:
-        application = web.Application(middlewares=[self._guard.check], client_max_size=MOST_BODY_BYTES)
+        application = web.Application(middlewares=[self._guard.check], client_max_size=PAGE_BODY_BYTES)
         application.router.add_get("/status", self._show_status)
         application.router.add_get("/metrics", self._show_metrics)
         if self._site is not None:

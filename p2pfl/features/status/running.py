@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from p2pfl.errors import StorageError, UserError
 from p2pfl.foreign import UNREADABLE, fitting, read_file, read_json
+from p2pfl.limits import MOST_STATUS_BYTES
 from p2pfl.system import is_alive
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ TOKEN_BYTES = 18
 MOST_FILE_BYTES = 4096
 LOCAL = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - nothing is bound here
 TIMEOUT_S = 5.0
-MOST_BYTES = 16 << 20
 ALLOWED = "http://HOST:PORT or HOST:PORT, as the node's log says with `p2pfl run -v`; or the folder of a federation"
 DIED = "died: its process is gone and did not end cleanly"
 NOT_HERE = "not running here"
@@ -216,7 +216,7 @@ def _result(state: Path) -> dict[str, Any] | None:
     from p2pfl.reporting.status import NodeResult  # noqa: PLC0415 - `--help` stays instant
 
     try:
-        result = _fields_of(read_file(state / RESULT_FILE, MOST_BYTES), NodeResult)
+        result = _fields_of(read_file(state / RESULT_FILE, MOST_STATUS_BYTES), NodeResult)
     except UserError:
         return None
     if not frozenset({"node", "rounds"}) <= result.keys():
@@ -247,7 +247,7 @@ def ask(place: PageAddress, path: str, form: type[Struct], *needed: str) -> dict
     request = Request(f"http://{place.netloc}{path}", headers=headers)
     try:
         with build_opener(ProxyHandler({})).open(request, timeout=TIMEOUT_S) as answer:
-            said = _fields_of(answer.read(MOST_BYTES), form)
+            said = _fields_of(answer.read(MOST_STATUS_BYTES), form)
     except HTTPError as error:
         error.close()
         return NO_TOKEN if error.code == 401 else f"{NOT_A_NODE}: HTTP {error.code}"

@@ -21,13 +21,20 @@ from p2pfl.config.model import Edges, FederationConfig
 from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
+from p2pfl.limits import (
+    CHANNEL_AT_ONCE,
+    CHANNEL_PER_S,
+    EDGE_BYTES_PER_S,
+    HEARD_AT_ONCE,
+    HEARD_ROWS_PER_S,
+    MOST_ROW_BYTES,
+    MOST_VITALS_ROWS,
+    VITALS_BURST_BYTES,
+)
 from p2pfl.net.extensions import ExtensionChannel
 from p2pfl.node.status import SILENT_S
-from p2pfl.reporting.vitals import MOST_ROW_BYTES, Vitals, is_among, prove, read, shortened, sign
+from p2pfl.reporting.vitals import Vitals, is_among, prove, read, shortened, sign
 
-EDGE_BYTES_PER_S = 1000.0
-BURST_BYTES = 2000.0
-"""The bytes that may be sent at once in one direction after a pause."""
 MESSAGE_BYTES = 64
 """The bytes in a message besides its rows: frame, encryption and WebSocket."""
 ROW_BYTES = 8
@@ -39,15 +46,10 @@ per period in one direction.
 """
 CALM_S = 60
 """The time between two rows of a member of which nothing changes."""
-HEARD_ROWS_PER_S = 8.0
-"""The rows per second read from one neighbor, besides a burst of HEARD_AT_ONCE: twice an honest one's."""
-HEARD_AT_ONCE = 64.0
 OLDEST_S = 10_000_000
 OVER = ("finished", "stopped")
 """The phases after which a member sends nothing."""
 
-MOST_ROWS = 16
-"""The most rows per message."""
 
 # Opaque here: the receiver verifies its signature.
 Row = Annotated[bytes, Meta(min_length=1, max_length=MOST_ROW_BYTES)]
@@ -70,11 +72,15 @@ class VitalsTold(Struct, frozen=True, kw_only=True, array_like=True, tag=1, forb
     Each row has its signature, and its age in seconds according to the sender of the message.
     """
 
-    rows: Annotated[tuple[tuple[Age, Row], ...], Meta(max_length=MOST_ROWS)]
+    rows: Annotated[tuple[tuple[Age, Row], ...], Meta(max_length=MOST_VITALS_ROWS)]
 
 
 CHANNEL = ExtensionChannel(
-    "vitals", VitalsTold, most_bytes=MOST_ROWS * (MOST_ROW_BYTES + 16), per_s=10.0, at_once=200.0
+    "vitals",
+    VitalsTold,
+    most_bytes=MOST_VITALS_ROWS * (MOST_ROW_BYTES + 16),
+    per_s=CHANNEL_PER_S["vitals"],
+    at_once=CHANNEL_AT_ONCE["vitals"],
 )
 
 
@@ -105,13 +111,13 @@ class Recipient:
     filled_at: float
     is_calm: bool = False
     """True if its rows say their period; until then it may run the version before, which knows only the shorter one."""
-    tokens: float = BURST_BYTES
+    tokens: float = VITALS_BURST_BYTES
     hears: TokenBucket = field(
         default_factory=lambda: TokenBucket(HEARD_ROWS_PER_S, tokens=HEARD_AT_ONCE, burst=HEARD_AT_ONCE)
     )
 
     def fill(self, now: float) -> float:
-        self.tokens = min(BURST_BYTES, self.tokens + (now - self.filled_at) * EDGE_BYTES_PER_S / 2)
+        self.tokens = min(VITALS_BURST_BYTES, self.tokens + (now - self.filled_at) * EDGE_BYTES_PER_S / 2)
         self.filled_at = now
         return self.tokens
 
@@ -246,7 +252,7 @@ class VitalsSpread:
             lacks = sorted(listener.lacks, key=self._is_last, reverse=True) if last else list(listener.lacks)
             for member in lacks if listener.is_calm else [member for member in lacks if not self._is_late(member, now)]:
                 cost = len(self.rows[member].raw) + ROW_BYTES
-                if len(chosen) == MOST_ROWS or (cost > tokens and not (last and self._is_last(member))):
+                if len(chosen) == MOST_VITALS_ROWS or (cost > tokens and not (last and self._is_last(member))):
                     break
                 tokens -= cost
                 chosen.append(member)

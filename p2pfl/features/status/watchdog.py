@@ -17,6 +17,7 @@ from p2pfl.errors import StorageError
 from p2pfl.features.status.board import BOARD_ALARMS
 from p2pfl.features.status.spread import OVER, VitalsRow
 from p2pfl.learn.metrics import DRIVEN, NOISY, Losses, Measure
+from p2pfl.limits import WATCHDOG_LINES
 from p2pfl.node.status import SILENT_S, Feed
 from p2pfl.reporting.alarms import AlarmText
 from p2pfl.reporting.vitals import Vitals, scores
@@ -56,8 +57,6 @@ STARTING_S = 60.0
 """A member that appears within so many seconds counts as present from the start; longer if rows are rare."""
 ROUNDS_A_KILL_LOSES = 10
 """A process that is killed may have reported this many rounds that its log does not have yet."""
-LINES = 12.0
-"""The most events that may be reported in a burst for members other than neighbors; after that, one in five minutes."""
 LINES_PER_S = 1 / 300
 UNHEARD_LOOKS = round(SILENT_S)
 """A neighbor with a session counts as silent after this many checks without a byte."""
@@ -87,7 +86,9 @@ class MemberNews:
     quiet: set[int] = field(default_factory=set)
     """The members whose row is overdue."""
     left_out: int = 0
-    lines: TokenBucket = field(default_factory=lambda: TokenBucket(LINES_PER_S, tokens=LINES, burst=LINES))
+    lines: TokenBucket = field(
+        default_factory=lambda: TokenBucket(LINES_PER_S, tokens=WATCHDOG_LINES, burst=WATCHDOG_LINES)
+    )
 
     def hear(self, row: VitalsRow, before: VitalsRow | None, now: float, *, starting_s: float = STARTING_S) -> None:
         """Report a member's new row. Until `starting_s` after the start, members do not count as having joined."""

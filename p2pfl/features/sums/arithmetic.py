@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from p2pfl.errors import PeerFault
 from p2pfl.learn.averaging import check_of
+from p2pfl.limits import MOST_SHARE_TRIES
 
 Words: TypeAlias = NDArray[np.uint64]
 """A vector of whole numbers modulo 2^64; (d,) `<u8`."""
@@ -109,8 +110,6 @@ def _derived(use: str, key: bytes, setup: bytes, rest: bytes) -> bytes:
 
 
 MOST_SUM = 2**63
-MOST_ENTRIES = 2**20
-"""The most entries of one sum."""
 
 
 class SpoiledSum(PeerFault):
@@ -207,8 +206,6 @@ def numbers_of(arrays: Mapping[str, NDArray[np.int64]], low: int, high: int, mem
 
 
 PRIME = 2**255 - 19
-MOST_TRIES = 5000
-"""The sets of shares that are tried when some of them are wrong."""
 
 
 def deal(secret: int, coefficients: Sequence[int], points: Sequence[int], prime: int = PRIME) -> list[int]:
@@ -239,7 +236,7 @@ def rebuild_checked(
     shares: Mapping[int, int], threshold: int, is_right: Callable[[int], bool], prime: int = PRIME
 ) -> int | None:
     """The secret that `is_right`, though holders may have lied about shares; None: no set of shares gives it."""
-    for points in islice(combinations(sorted(shares), threshold), MOST_TRIES):
+    for points in islice(combinations(sorted(shares), threshold), MOST_SHARE_TRIES):
         secret = rebuild({point: shares[point] for point in points}, prime)
         if is_right(secret):
             return secret

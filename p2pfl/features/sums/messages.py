@@ -19,6 +19,7 @@ from msgspec.msgpack import Decoder, Encoder
 
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums.arithmetic import COMMITMENT_BYTES, KEY_BYTES, Words, commitment, degree
+from p2pfl.limits import MOST_ID_BYTES, MOST_SUM_STATEMENT_BYTES, MOST_SUMS
 
 ID_BYTES = 16
 PAIR_BYTES, SEAL_BYTES = 2 * KEY_BYTES, 16
@@ -26,11 +27,8 @@ PAIR_BYTES, SEAL_BYTES = 2 * KEY_BYTES, 16
 ROSTER = -1
 """The number of the slot about a set-up's roster; those of sums follow from 0."""
 MOST_MEMBERS = 4096
-MOST_SUMS = 512
 PLAIN = 2**52
 """The serials of who understands reveals without a signature begin there."""
-MOST_ID_BYTES, MOST_STATEMENT_BYTES = 48_000, 50_000
-"""The most bytes of ids in one message, and of a statement."""
 
 Id = Annotated[bytes, Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -168,7 +166,7 @@ class Post(SumMessage, frozen=True, kw_only=True, tag=20):
     """A statement on its way, signed; a seed that is revealed may prove itself (`Records.proves`)."""
 
     author: Index
-    body: Annotated[bytes, Meta(max_length=MOST_STATEMENT_BYTES)]
+    body: Annotated[bytes, Meta(max_length=MOST_SUM_STATEMENT_BYTES)]
     signature: Annotated[bytes, Meta(max_length=64)]
 
 
@@ -260,7 +258,7 @@ class Shorthand:
         except (LookupError, TypeError, ValueError) as error:
             raise PeerFault(f"a short post that nobody can read: {error!r}") from None
         body = encode_statement(fields)
-        if len(body) > MOST_STATEMENT_BYTES:
+        if len(body) > MOST_SUM_STATEMENT_BYTES:
             raise PeerFault(f"a statement of {len(body)} bytes")
         if fields[0] == LIST_TAG:
             self._learn(id_of(thin.author, body))

@@ -30,6 +30,7 @@ from p2pfl.features.sums.messages import (
     members_of,
 )
 from p2pfl.features.sums.statement_log import Blame, NewStatement
+from p2pfl.limits import MOST_RECORD_KEYS
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,10 +118,6 @@ class SetupTally:
                 raise TypeError(f"{type(statement).__name__} belongs to no set-up")
 
 
-MOST_KEYS = 4
-"""The latest keys of an author that are kept."""
-
-
 class Records:
     def __init__(self, settings: SumSettings, blame: Blame) -> None:
         self._settings, self._blame = settings, blame
@@ -146,7 +143,7 @@ class Records:
                 self._used.add(taken.id)
             in_order = sorted(of, key=lambda name: (of[name].life, of[name].serial))
             self.latest[taken.author] = in_order[-1]
-            for old in in_order[:-MOST_KEYS]:
+            for old in in_order[:-MOST_RECORD_KEYS]:
                 if old not in dict(named).values():
                     del of[old]
                     self._used.discard(old)

@@ -22,6 +22,7 @@ from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums.setup import SLOW_BYTES_PER_S
+from p2pfl.limits import CHANNEL_AT_ONCE, CHANNEL_PER_S, MOST_KEPT_BYTES, STANDINGS_KEPT
 from p2pfl.net.extensions import ExtensionChannel
 
 DOMAIN = b"p2pfl standing after sums\x00"
@@ -204,10 +205,6 @@ class Standings:
 
 PATIENCE_S = 5.0
 """The longest time of a neighbor for a piece."""
-KEPT = 3
-"""The latest states that are kept for others."""
-MOST_KEPT_BYTES = 2**26
-"""Where so many would take more, only the latest is, in the memory of the state itself."""
 
 
 CHANNEL = ExtensionChannel(
@@ -216,8 +213,8 @@ CHANNEL = ExtensionChannel(
     StateWanted,
     StatePiece,
     most_bytes=PIECE_BYTES + 256,
-    per_s=2000.0,
-    at_once=20_000.0,
+    per_s=CHANNEL_PER_S["standings"],
+    at_once=CHANNEL_AT_ONCE["standings"],
     most_waiting=4096,
 )
 
@@ -303,9 +300,9 @@ class StandingsTalk:
         """Keep a state for others. The memory of a large one stays its owner's, who calls `release` to write to it."""
         self.release()
         self._kept.pop(digest, None)
-        is_small = sum(map(len, state)) * KEPT <= MOST_KEPT_BYTES
+        is_small = sum(map(len, state)) * STANDINGS_KEPT <= MOST_KEPT_BYTES
         self._kept[digest] = [b"".join(state)] if is_small else state
-        while len(self._kept) > (KEPT if is_small else 1):
+        while len(self._kept) > (STANDINGS_KEPT if is_small else 1):
             del self._kept[next(iter(self._kept))]
 
     def release(self) -> None:

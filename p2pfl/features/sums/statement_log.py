@@ -24,7 +24,6 @@ from nacl.signing import VerifyKey
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums.messages import (
-    MOST_ID_BYTES,
     PAIR_BYTES,
     ROSTER,
     SEAL_BYTES,
@@ -50,8 +49,20 @@ from p2pfl.features.sums.messages import (
     id_of,
     members_of,
 )
+from p2pfl.limits import (
+    MOST_AUTHOR_KEYS,
+    MOST_EARLY,
+    MOST_EARLY_BYTES,
+    MOST_ID_BYTES,
+    MOST_OF_A_KIND,
+    MOST_REFUSED_STATEMENTS,
+    MOST_SETUPS,
+    MOST_SETUPS_IN_ALL,
+    MOST_SLOTS,
+    MOST_STRIKES,
+    MOST_WAVES,
+)
 
-MOST_STRIKES = 3
 FORGIVEN_S = 300.0
 """After so many seconds one strike is forgiven to all."""
 PROVEN = 10**9
@@ -135,15 +146,6 @@ def is_sound(author: int, statement: Statement, settings: SumSettings) -> bool:
     return True
 
 
-MOST_OF_A_KIND = 3
-"""Statements of one kind that an author may make in one slot: an ack may grow, and shares be revealed late."""
-MOST_WAVES = 8
-MOST_SETUPS, MOST_SETUPS_IN_ALL = 6, 12
-"""The latest set-ups that are kept of those that one member has opened, and of all: those of who has opened most go."""
-MOST_EARLY, MOST_EARLY_BYTES = 16, 2**17
-"""The statements of an author that wait for their set-up's opening, and their bytes."""
-MOST_KEYS = 2
-"""An author's latest keys that are kept: those of the present set-up, and fresh ones."""
 MOST_FIRST = 6
 """A node with so many neighbors hands each statement to all of them."""
 MOST_LINKS = 16
@@ -154,10 +156,6 @@ MENDED = 8
 """The trees for which an edge counts as part of them after a comparison over it has found a gap."""
 MOST_ASKED = 8
 """The neighbors that a node compares its statements with at once."""
-MOST_SLOTS = 8
-"""The latest sums of a set-up of which an author's statements are kept."""
-MOST_REFUSED = 512
-"""The latest statements of an author that were refused, by their ids."""
 LOOK_EVERY = 4
 """The beats between two comparisons of neighbors while statements come in anyway."""
 SHORT = 8
@@ -337,7 +335,7 @@ class StatementLog:
         self._refused[name[:SHORT]] = None
         of = self._refused_of[author]
         of.append(name[:SHORT])
-        if len(of) > MOST_REFUSED:
+        if len(of) > MOST_REFUSED_STATEMENTS:
             self._refused.pop(of.popleft(), None)
         if why:
             self._blame.strike(author, why)
@@ -491,12 +489,12 @@ class StatementLog:
         order, keys = (statement.life, statement.serial), self._keys.setdefault(author, {})
         named = {by: ids.get(author) for by, ids in self.opened_by.values()}.values()
         is_double = order in keys.values()
-        is_old = len(keys) >= MOST_KEYS and order < sorted(keys.values())[-MOST_KEYS]
+        is_old = len(keys) >= MOST_AUTHOR_KEYS and order < sorted(keys.values())[-MOST_AUTHOR_KEYS]
         if name not in named and (is_double or is_old):
             self._refuse(author, name, "it has signed two keys of one number" if is_double else "")
             return False
         keys[name] = order
-        for old in sorted(keys, key=keys.__getitem__)[:-MOST_KEYS]:
+        for old in sorted(keys, key=keys.__getitem__)[:-MOST_AUTHOR_KEYS]:
             if old not in named:
                 del keys[old]
                 self._forget([old])

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from p2pfl.features.sums.arithmetic import MOST_TRIES, WORD_BYTES, Words
+from p2pfl.features.sums.arithmetic import WORD_BYTES, Words
 from p2pfl.features.sums.messages import (
     BranchPart,
     Effects,
@@ -43,15 +43,12 @@ from p2pfl.features.sums.messages import (
 from p2pfl.features.sums.records import SlotTally, SumHistory
 from p2pfl.features.sums.setup import SumSetup
 from p2pfl.features.sums.statement_log import Blame, NewStatement
+from p2pfl.limits import MOST_EPOCHS, MOST_POLLS, MOST_SHARE_TRIES, MOST_TURNS, MOST_WORKING
 
 Key: TypeAlias = tuple[bytes, int]
 """A set-up and the number of a sum."""
-MOST_POLLS = 4
-"""A neighbor that leaves so many polls unanswered is left out of the wave; more where large vectors go before."""
 MOST_WAVES, MOST_TOTALS, LARGE_BYTES = 2, 3, 2**20
 """The latest sums of which an author's waves are kept, and its totals, if large of two. Two authors have two trees."""
-MOST_WORKING = 12
-"""Polls in which a neighbor may say that it waits itself; half as many after each wave that it has held so."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -249,10 +246,6 @@ class Tree:
                 del self._totals[digest]
 
 
-MOST_EPOCHS = 4
-"""Waves of one root, if each finds another set of members."""
-MOST_TURNS = 7
-"""Waves of one member in all, if it is the root time and again."""
 LATE, OVER = 6, 10
 """After so many waits a member gives a sum up that has no list; after so many it waits no more."""
 MINE, NEXT = 0, 1
@@ -637,7 +630,7 @@ class _Secrets:
         settings = self._setup.settings
         for member in self.lacking:
             revealed = len(tally.shares.get(member, {}).keys() & set(self._setup.partners[member]))
-            if revealed > 2 * settings.colluders and comb(revealed, settings.threshold) <= MOST_TRIES:
+            if revealed > 2 * settings.colluders and comb(revealed, settings.threshold) <= MOST_SHARE_TRIES:
                 return member
         return None
 

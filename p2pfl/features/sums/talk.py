@@ -50,14 +50,12 @@ from p2pfl.features.sums.messages import (
 )
 from p2pfl.features.sums.protocol import Sums
 from p2pfl.foreign import UNREADABLE
+from p2pfl.limits import CHANNEL_AT_ONCE, CHANNEL_PER_S, MOST_QUEUED, MOST_SIDE_BYTES, MOST_SMALL_BYTES
 from p2pfl.net.extensions import ExtensionChannel
-from p2pfl.wire import MOST_SIDE_BYTES
 
 PIECE_BYTES = 48 * 1024
 WINDOW, PIECE_UNITS = 64, 8
 """The units on their way to one neighbor, and those of a piece; any other message is one."""
-MOST_QUEUED, MOST_SMALL_BYTES = 4, 2**22
-"""The large messages that wait for one neighbor, of which the oldest is dropped, and the bytes of the small ones."""
 HEAD_BYTES = MOST_MEMBERS // 8 + 64
 """The most that a large message has beside its vector."""
 MOST_LARGE_BYTES = 2**23 + HEAD_BYTES
@@ -96,8 +94,8 @@ CHANNEL = ExtensionChannel(
     Credit,
     Farewell,
     most_bytes=MOST_SIDE_BYTES,
-    per_s=4000.0,
-    at_once=20_000.0,
+    per_s=CHANNEL_PER_S["sums"],
+    at_once=CHANNEL_AT_ONCE["sums"],
     most_waiting=2 * WINDOW,
 )
 THIN = ExtensionChannel(

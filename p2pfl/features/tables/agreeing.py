@@ -48,18 +48,9 @@ from p2pfl.features.sums.talk import CHANNEL as SUMS
 from p2pfl.features.sums.talk import HELD_UP, SumTalk
 from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.table.merging import WITHIN, FigureLayout, Merged, merge, schema_text
-from p2pfl.learn.table.proposal import (
-    MOST_BYTES,
-    Proposal,
-    TableNames,
-    names_in,
-    own_proposal,
-    pack,
-    text_of,
-    unpack,
-    unpack_names,
-)
+from p2pfl.learn.table.proposal import Proposal, TableNames, names_in, own_proposal, pack, text_of, unpack, unpack_names
 from p2pfl.learn.table.schema import OPENLY, agreed_file, declared_by
+from p2pfl.limits import CHANNEL_AT_ONCE, CHANNEL_PER_S, MOST_PROPOSAL_BYTES
 from p2pfl.net.extensions import ExtensionChannel, HandledChannel
 from p2pfl.net.links import Links
 from p2pfl.net.transport import DIFFERS
@@ -289,7 +280,12 @@ class ProposalPart(SchemaMessage, frozen=True, kw_only=True, tag=2):
 
 
 CHANNEL = ExtensionChannel(
-    "schema", ProposalsHeld, ProposalPart, most_bytes=MOST_PART_BYTES + 64, per_s=200.0, at_once=4000.0
+    "schema",
+    ProposalsHeld,
+    ProposalPart,
+    most_bytes=MOST_PART_BYTES + 64,
+    per_s=CHANNEL_PER_S["schema"],
+    at_once=CHANNEL_AT_ONCE["schema"],
 )
 Send = Callable[[int, ExtensionChannel, SchemaMessage], object]
 
@@ -411,7 +407,7 @@ class SchemaTalk:
 
     def _collect(self, neighbor: Neighbor, piece: ProposalPart) -> None:
         """Collect the pieces of proposals, which arrive in order, one proposal after another. Raises PeerFault."""
-        if piece.member not in self.agreement.items or piece.size > MOST_BYTES + SIGNATURE_BYTES:
+        if piece.member not in self.agreement.items or piece.size > MOST_PROPOSAL_BYTES + SIGNATURE_BYTES:
             raise PeerFault(f"a proposal of {piece.size} bytes of member {piece.member}")
         if piece.offset == 0:
             neighbor.piece_owner, neighbor.pieces = piece.member, bytearray()

@@ -22,6 +22,7 @@ from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.table.column import Column, Kind, TableProfile, look_at
 from p2pfl.learn.table.rows import make_layout
 from p2pfl.learn.table.schema import declared_by
+from p2pfl.limits import MOST_PROPOSAL_BYTES
 
 log = logging.getLogger("p2pfl")
 T = TypeVar("T")
@@ -30,7 +31,6 @@ LEAST_COUNT = 5
 """The fewest rows that a statistic must cover to leave the node."""
 MOST_COLUMNS = 500
 MOST_VALUE_CHARACTERS = 64
-MOST_BYTES = 1 << 18
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
@@ -76,8 +76,8 @@ def propose(
         allowed = f"at most {MOST_COLUMNS}: name the others in leave_out, in [data]"
         raise UserError("too many columns to agree on", file=profile.path, value=len(columns), allowed=allowed)
     made = Proposal(node=node, federation=federation, columns=columns)
-    if len(pack(made)) > MOST_BYTES:
-        allowed = f"at most {MOST_BYTES:,} bytes: name columns in leave_out, in [data]"
+    if len(pack(made)) > MOST_PROPOSAL_BYTES:
+        allowed = f"at most {MOST_PROPOSAL_BYTES:,} bytes: name columns in leave_out, in [data]"
         raise UserError("the proposal is too large", file=profile.path, value=len(pack(made)), allowed=allowed)
     return made
 
@@ -224,8 +224,8 @@ def unpack(raw: bytes) -> Proposal:
 
 
 def _decode(raw: bytes, kind: type[T]) -> T:
-    if len(raw) > MOST_BYTES:
-        raise ValueError(f"{len(raw):,} bytes; at most {MOST_BYTES:,}")
+    if len(raw) > MOST_PROPOSAL_BYTES:
+        raise ValueError(f"{len(raw):,} bytes; at most {MOST_PROPOSAL_BYTES:,}")
     try:
         return msgspec.json.decode(raw, type=kind)
     except UNREADABLE as error:

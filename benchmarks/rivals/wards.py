@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 SITES, HUB = ("site1", "site2", "site3", "site4", "site5"), "hub"
 BEHIND_NAT, BEHIND_PROXY = "site4", "site5"
 KBIT_S = 30_000
-EDGE, KINDS, WIDE = 16, 4, 768
+EDGE, KINDS, WIDE = 16, 4, 512
 
 
 @contextmanager
@@ -54,13 +55,13 @@ def make_model(wide: int = WIDE) -> Any:
     import torch  # noqa: PLC0415 - without namespaces nobody waits for it
     from torch import nn  # noqa: PLC0415
 
-    sizes, layers = (1, wide // 24, wide // 6, wide * 2 // 3, wide, wide * 3 // 4), []
+    sizes, layers = (1, wide // 16, wide // 4, wide), []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        for count, (before, after) in enumerate(zip(sizes, sizes[1:], strict=False)):
-            stride = 2 if count < 3 else 1
-            layers += [nn.Conv3d(before, after, 3, stride, 1), nn.GroupNorm(4, after), nn.ReLU()]
-        return nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(sizes[-1], KINDS))
+        for before, after in pairwise(sizes):
+            layers += [nn.Conv3d(before, after, 3, 2, 1), nn.GroupNorm(4, after), nn.ReLU()]
+        head = [nn.Linear(8 * wide, 9 * wide), nn.ReLU(), nn.Linear(9 * wide, 2 * wide), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Flatten(), *head, nn.Linear(2 * wide, KINDS))
 
 
 def volumes(site: int | None, count: int = 512) -> tuple[np.ndarray, np.ndarray]:
@@ -70,8 +71,8 @@ def volumes(site: int | None, count: int = 512) -> tuple[np.ndarray, np.ndarray]
     kinds = rng.choice(KINDS, count, p=None if site is None else mix / mix.sum())
     sites = rng.integers(len(SITES), size=count) if site is None else np.full(count, site)
     grid = np.indices((EDGE,) * 3, np.float32)
-    drawn = [_lesion(rng, grid, kind) * (0.8 + 0.2 * at) + 0.1 * at for kind, at in zip(kinds, sites, strict=True)]
-    noise = rng.standard_normal((count, *(EDGE,) * 3)) * (0.2 + 0.05 * sites)[:, None, None, None]
+    drawn = [_lesion(rng, grid, kind) * (1.2 + 0.2 * at) + 0.1 * at for kind, at in zip(kinds, sites, strict=True)]
+    noise = rng.standard_normal((count, *(EDGE,) * 3)) * (0.1 + 0.03 * sites)[:, None, None, None]
     return (np.stack(drawn) + noise)[:, None].astype(np.float32), kinds.astype(np.int64)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from wards import BATCH, BEHIND_PROXY, HUB, RATE, ROOT, SITES, STEPS, make_model
 SERVER, ADMIN, LEAST = f"{HUB}.example.org", "admin@example.org", len(SITES) - 1
 ROUNDS, KILL_ROUND, AWAY_S, NVFLARE = 6, 2, 120, ("nvflare", "--format", "json")
 GATHERS = f"setting up the gatherer for round {KILL_ROUND}\n"
-STREAMS = {"tensor_download_chunk_size": 8 << 20, "tensor_min_download_timeout": 1200}
 MESSAGES = {"streaming_read_timeout": 3000, "streaming_ack_wait": 6000, "streaming_ack_progress_timeout": 600}
 MESSAGES |= {"streaming_chunk_size": 512 << 10, "streaming_window_size": 2 << 20, "streaming_ack_interval": 512 << 10}
 MESSAGES |= {"streaming_retry_wait": 60.0, "streaming_retry_timeout": 1200.0}
@@ -53,21 +51,20 @@ def client() -> None:
         flare.send(flare.FLModel(params=model.state_dict(), metrics={"accuracy": accuracy}))
 
 
-def export(folder: Path) -> None:
-    """Write the job: at the start all sites must be there, and later rounds go on with one less."""
+def export() -> None:
+    """Write the job here: at the start all sites must be there, and later rounds go on with one less."""
     from nvflare.app_opt.pt.recipes.swarm import SwarmLearningRecipe  # noqa: PLC0415
     from nvflare.client.config import ExchangeFormat  # noqa: PLC0415
 
-    (folder / "client.py").write_text("from wards_flare import client\n\nclient()\n", encoding="utf-8")
-    os.chdir(folder)
+    Path("client.py").write_text("from wards_flare import client\n\nclient()\n", encoding="utf-8")
     options = {"memory_gc_rounds": 0, "max_concurrent_submissions": 8, "aggregation_format": ExchangeFormat.PYTORCH}
     options |= {"max_status_report_interval": 1200, "start_task_timeout": 1200, "key_metric": None}
     options |= {"model": {"class_path": "wards.make_model", "args": {}}, "client_config_overrides": WAITS}
     options |= {"name": "swarm", "num_rounds": ROUNDS, "train_script": "client.py", "min_clients": LEAST}
     recipe = SwarmLearningRecipe(**options)
-    recipe.add_client_config(STREAMS)
-    recipe.export(str(folder))
-    config = folder / "swarm" / "app" / "config" / "config_fed_server.json"
+    recipe.add_client_config({"tensor_download_chunk_size": 8 << 20, "tensor_min_download_timeout": 1200})
+    recipe.export(".")
+    config = Path("swarm/app/config/config_fed_server.json")
     config.write_text(config.read_text().replace(f'"min_clients": {LEAST}', '"min_clients": 0'))
 
 
@@ -97,44 +94,37 @@ class Wards:
             (self.kits / name / "local" / "comm_config.json").write_text(json.dumps(MESSAGES))
         store = self.kits / SERVER / "local" / "resources.json.default"
         store.write_text(store.read_text().replace("/tmp/nvflare", str(self.folder)))  # noqa: S108 - their default
-        self.call("python", __file__, "export", self.folder)
+        self.call("python", "-c", "import wards_flare; wards_flare.export()")
 
     def start(self, name: str) -> None:
-        """Start a machine's part of FLARE: what its start.sh starts."""
-        proxy = {"https_proxy": "http://proxy.example.org:3128"} if name == BEHIND_PROXY else {}
+        env = self.environment | ({"https_proxy": "http://proxy.example.org:3128"} if name == BEHIND_PROXY else {})
         kit = self.kits / (SERVER if name == HUB else name)
         with (self.folder / f"{name}.log").open("ab") as log:
-            words, environment = ("bash", kit / "startup" / "sub_start.sh"), self.environment | proxy
-            self.machines[name].start(*words, env=environment, cwd=kit, stdout=log, stderr=log)
+            self.machines[name].start("bash", kit / "startup" / "sub_start.sh", env=env, stdout=log, stderr=log)
 
     def watch(self, ends: dict[str, Any]) -> None:
         """Run the job to its end; kill a site that has trained in a round it does not gather, and start it again."""
-        job, began, status = self.call(*NVFLARE, "job", "submit", "-j", "swarm")["job_id"], time.time(), ""
-        path, killed = self.folder / "events.jsonl", {}
+        self.call(*NVFLARE, "job", "submit", "-j", "swarm")
+        began, status, killed, path = time.time(), "", {}, self.folder / "events.jsonl"
         while not status.startswith("FINISHED"):
             time.sleep(10)
             events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-            logs = {name: (self.folder / f"{name}.log").read_text() for name in SITES}
-            late = [
-                each["site"] for each in events if each["round"] == KILL_ROUND and GATHERS not in logs[each["site"]]
-            ]
+            trained = {each["site"] for each in events if each["round"] == KILL_ROUND}
+            late = [name for name in trained if GATHERS not in (self.folder / f"{name}.log").read_text()]
             if late and not killed:
                 killed = {"site": late[0], "s": time.time() - began}
                 self.call("sh", "-c", f"kill -9 $(ip netns pids {self.machines[late[0]].namespace})")
                 time.sleep(AWAY_S)
                 self.start(late[0])
-            status = {each["job_id"]: each["status"] for each in self.call(*NVFLARE, "job", "list")}.get(job, status)
-            moved = {name: np.divide(traffic(end), 1e6).tolist() for name, end in ends.items()}
+            status = next((job["status"] for job in self.call(*NVFLARE, "job", "list")), status)
             starts = [min(each["begun"] for each in events if each["round"] == n) for n in {e["round"] for e in events}]
-            figures = {"status": status, "minutes": (time.time() - began) / 60, "minutes_a_round": np.diff(starts) / 60}
-            figures |= {"killed": killed, "hub_mb": moved.pop(HUB)[0], "load": os.getloadavg()[0]}
-            sites = {name: {"rounds": 0, "in_mb": came, "out_mb": left} for name, (came, left) in moved.items()}
+            sites = {n: {"in_mb": traffic(end)[0] / 1e6, "out_mb": traffic(end)[1] / 1e6} for n, end in ends.items()}
             for each in events:
                 sites[each["site"]] |= {"rounds": each["round"] + 1, "accuracy": each["accuracy"]}
-            (self.folder / "figures.json").write_text(
-                json.dumps(figures | {"sites": sites}, indent=1, default=list) + "\n"
-            )
-        print((self.folder / "figures.json").read_text())
+            figures = {"status": status, "minutes": (time.time() - began) / 60, "minutes_a_round": np.diff(starts) / 60}
+            figures |= {"killed": killed, "hub_mb": sites.pop(HUB)["in_mb"], "load": os.getloadavg(), "sites": sites}
+            (self.folder / "figures.json").write_text(json.dumps(figures, indent=1, default=list) + "\n")
+        print(json.dumps(figures, indent=1, default=list))
 
 
 def main() -> None:
@@ -155,4 +145,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    export(Path(sys.argv[2])) if sys.argv[1:2] == ["export"] else main()
+    main()

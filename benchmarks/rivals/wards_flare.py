@@ -99,6 +99,7 @@ class Wards:
     def start(self, name: str) -> None:
         env = self.environment | ({"https_proxy": "http://proxy.example.org:3128"} if name == BEHIND_PROXY else {})
         kit = self.kits / (SERVER if name == HUB else name)
+        (kit / "daemon_pid.fl").unlink(missing_ok=True)  # the killed one is there until this process waits for it
         with (self.folder / f"{name}.log").open("ab") as log:
             self.machines[name].start("bash", kit / "startup" / "sub_start.sh", env=env, stdout=log, stderr=log)
 

@@ -1,6 +1,8 @@
 """NVIDIA FLARE's swarm learning for the wards in a box: provisioned, its server on the hub, a client in each site.
 
-DOC
+A round takes 4.2 minutes, at loads of 30 to 65, and moves each byte through the server, encrypted for the peer. Streams
+of the default window, 64 MB, were sent again after 5 s and again until all failed. `https_proxy` leads gRPC out of
+site5. A killed site comes back, but not into the job: its round waits for it, then goes on; the next cannot reach it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from wards import BATCH, BEHIND_PROXY, HUB, RATE, ROOT, SITES, STEPS, make_model
 
 SERVER, ADMIN, LEAST = f"{HUB}.example.org", "admin@example.org", len(SITES) - 1
 ROUNDS, KILL_ROUND, AWAY_S, NVFLARE = 6, 2, 120, ("nvflare", "--format", "json")
-GATHERS = f"setting up the gatherer for round {KILL_ROUND}\n"
 MESSAGES = {"streaming_read_timeout": 3000, "streaming_ack_wait": 6000, "streaming_ack_progress_timeout": 600}
 MESSAGES |= {"streaming_chunk_size": 512 << 10, "streaming_window_size": 2 << 20, "streaming_ack_interval": 512 << 10}
 MESSAGES |= {"streaming_retry_wait": 60.0, "streaming_retry_timeout": 1200.0}
@@ -111,7 +112,9 @@ class Wards:
             time.sleep(10)
             events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
             trained = {each["site"] for each in events if each["round"] == KILL_ROUND}
-            late = [name for name in trained if GATHERS not in (self.folder / f"{name}.log").read_text()]
+            late = [
+                n for n in trained if f"gatherer for round {KILL_ROUND}\n" not in (self.folder / f"{n}.log").read_text()
+            ]
             if late and not killed:
                 killed = {"site": late[0], "s": time.time() - began}
                 self.call("sh", "-c", f"kill -9 $(ip netns pids {self.machines[late[0]].namespace})")

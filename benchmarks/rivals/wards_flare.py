@@ -17,7 +17,7 @@ import numpy as np
 from wards import BATCH, BEHIND_PROXY, HUB, RATE, ROOT, SITES, STEPS, make_model, network, traffic, volumes
 
 SERVER, ADMIN, LEAST = f"{HUB}.example.org", "admin@example.org", len(SITES) - 1
-ROUNDS, KILL_ROUND, AWAY_S, NVFLARE = 6, 2, 120, ("nvflare", "--format", "json")
+ROUNDS, KILL, AWAY_S, NVFLARE = 6, 2, 120, ("nvflare", "--format", "json")
 MESSAGES = {"streaming_read_timeout": 3000, "streaming_ack_wait": 6000, "streaming_ack_progress_timeout": 600}
 MESSAGES |= {"streaming_chunk_size": 512 << 10, "streaming_window_size": 2 << 20, "streaming_ack_interval": 512 << 10}
 MESSAGES |= {"streaming_retry_wait": 60.0, "streaming_retry_timeout": 1200.0}
@@ -111,10 +111,8 @@ class Wards:
         while not status.startswith("FINISHED"):
             time.sleep(10)
             events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-            trained = {each["site"] for each in events if each["round"] == KILL_ROUND}
-            late = [
-                n for n in trained if f"gatherer for round {KILL_ROUND}\n" not in (self.folder / f"{n}.log").read_text()
-            ]
+            trained = {each["site"] for each in events if each["round"] == KILL}
+            late = [n for n in trained if f"gatherer for round {KILL}\n" not in (self.folder / f"{n}.log").read_text()]
             if late and not killed:
                 killed = {"site": late[0], "s": time.time() - began}
                 self.call("sh", "-c", f"kill -9 $(ip netns pids {self.machines[late[0]].namespace})")

@@ -2,9 +2,17 @@
 
 Each site is a network namespace with a line of 30 Mbit/s each way (a token bucket at both ends); `hub` is one more
 machine, at a hoster, without a limit. site4 is behind masquerade: it dials, nobody dials it. Nothing leaves site5 but
-by CONNECT to port 443, through tinyproxy. Volumes are made from a seed: which of four kinds of lesion is in 16^3 voxels.
-Real ones have a thousand times as many, which two cores cannot learn for five sites; the model is as large as a real
-one, and so are the bytes. Sites differ in kinds, brightness and noise.
+by CONNECT to port 443, through tinyproxy. Volumes are made from a seed: which of four kinds of lesion is in 16^3
+voxels. Real ones have a thousand times as many, which two cores cannot learn for five sites; the model is as large as
+a real one, and so are the bytes. Sites differ in kinds, brightness and noise.
+
+Every --kill-every minutes the next site's node is killed (SIGKILL) and started again by the same command. In gossip a
+site holds the models of its neighbors in the clear, with --hide nobody's but the sum; relay and proxy see ciphertext:
+a full packet's byte has 8 bits of entropy there, one of float32 weights fewer. There is no TLS around the sessions, so
+that what a tap at the relay and at the proxy sees is what these see. Figures are in figures.json, rounds as they come
+in progress.jsonl.
+
+Usage, as root: python benchmarks/rivals/wards.py [--hide] [--kill-every 3] [--work FOLDER]
 """
 
 from __future__ import annotations
@@ -13,6 +21,7 @@ import argparse
 import json
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -42,6 +51,10 @@ from wards import SITES, make_model, volumes
 from p2pfl import Task
 
 task = Task(model=lambda: make_model({wide}), data=lambda node: (volumes(SITES.index(node.name)), volumes(None, 128)))
+"""
+ASK = """
+import urllib.request
+print(urllib.request.urlopen("http://127.0.0.1:8480/status", timeout=5).read().decode())
 """
 EDGE, KINDS, WIDE = 16, 4, 512
 
@@ -118,50 +131,38 @@ class Site:
     def __init__(self, name: str, machine: Any, folder: Path) -> None:
         self.name, self.machine, self.folder = name, machine, folder
         self.process: subprocess.Popen[bytes] | None = None
-        self.peak_bytes, self.restarts, self.code = 0, [], None
+        self.peak_bytes, self.rounds, self.lives, self.code = 0, 0, [], None
         self.thread = threading.Thread(target=self._supervise, daemon=True)
 
     def _supervise(self) -> None:
         while self.code != 0:
-            with (self.folder / "out").open("ab") as out, (self.folder / "log").open("ab") as log:
+            with (self.folder / "out").open("wb") as out, (self.folder / "log").open("ab") as log:
                 words = (*P2PFL, "run", self.folder / "ward", "--node", self.name, "--format", "json", "-v")
                 self.process = self.machine.start(*words, stdout=out, stderr=log)
             self.code = self.process.wait()
             time.sleep(RESTART_S if self.code else 0)
 
-    def lines(self) -> list[dict[str, Any]]:
-        """Return what the node has said of its rounds, in all its lives."""
-        text = (self.folder / "out").read_text(encoding="utf-8") if (self.folder / "out").exists() else ""
-        return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
-
-    def rounds(self) -> int:
-        return next((line["rounds"] for line in reversed(self.lines())), 0)
-
-    def kill(self, now_s: float) -> None:
-        said = self.lines()
-        self.restarts.append({"s": round(now_s), "round": said[-1]["rounds"] if said else 0, "line": len(said)})
-        if self.process is not None:
-            self.process.kill()
-
     def look(self) -> None:
+        """Ask the node for its round, and the kernel for its peak of memory."""
+        answer = self.machine.run(sys.executable, "-I", "-S", "-c", ASK).stdout
+        self.rounds = json.loads(answer)["rounds"] if answer else self.rounds
         with suppress(OSError, AttributeError, TypeError):
             text = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
             self.peak_bytes = max(self.peak_bytes, int(re.search(r"VmHWM:\s+(\d+)", text)[1]) * 1024)
+        if self.lives and "resumed" not in self.lives[-1] and self.process.pid != self.lives[-1]["pid"]:
+            with suppress(json.JSONDecodeError, IndexError):  # the first line comes at the start
+                first = json.loads((self.folder / "out").read_text(encoding="utf-8").splitlines()[0])
+                self.lives[-1]["resumed"] = first["rounds"]
+
+    def kill(self, now_s: float) -> None:
+        self.lives.append({"killed_s": round(now_s), "round": self.rounds, "pid": self.process.pid})
+        self.process.kill()
 
     def figures(self) -> dict[str, Any]:
-        said = self.lines()
-        restarts = [
-            {key: each[key] for key in ("s", "round")} | {"resumed": said[each["line"]]["rounds"]}
-            for each in self.restarts
-            if each["line"] < len(said)
-        ]
         result = json.loads((self.folder / "ward" / self.name / "state" / "result.json").read_text(encoding="utf-8"))
-        return {
-            "rounds": result["rounds"],
-            "accuracy": result["accuracy"],
-            "restarts": restarts,
-            "peak": self.peak_bytes,
-        }
+        seen = [row["name"] for row in result["neighbors"] if row["exchanges"]]
+        told = {"kills": self.lives, "peak_mb": round(self.peak_bytes / 1e6), "held_models_of": seen}
+        return {key: result[key] for key in ("rounds", "accuracy", "rounds_unmixed")} | told
 
 
 def found(folder: Path, machines: dict[str, Any], options: argparse.Namespace) -> dict[str, Site]:
@@ -188,7 +189,8 @@ def found(folder: Path, machines: dict[str, Any], options: argparse.Namespace) -
         home = folder / name
         shutil.copytree(ward, home / "ward", ignore=shutil.ignore_patterns("site?", "admin.key"))
         shutil.copytree(ward / name, home / "ward" / name)
-        own = '[node]\nlisten = "0.0.0.0:443"\n' if name in SITES[:3] else "[node]\n"
+        own = '[node]\nstatus_listen = "127.0.0.1:8480"\n'
+        own += 'listen = "0.0.0.0:443"\n' if name in SITES[:3] else ""
         own += '[network]\nproxy = "http://proxy.example.org:3128"\n' if name == BEHIND_PROXY else ""
         (home / "ward" / name / "node.toml").write_text(own, encoding="utf-8")
         sites[name] = Site(name, machines[name], home)
@@ -217,10 +219,9 @@ def tap(file: Path) -> None:
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800)) as line:
         while True:
             packet = line.recv(65536)
-            start = (
-                20 + (packet[32] >> 4) * 4 if len(packet) > 1000 and packet[9] == socket.IPPROTO_TCP else len(packet)
-            )
-            counts += np.bincount(np.frombuffer(packet, np.uint8, offset=start), minlength=256)
+            if len(packet) > 1000 and packet[9] == socket.IPPROTO_TCP:
+                body = np.frombuffer(packet, np.uint8, offset=20 + (packet[32] >> 4) * 4)
+                counts += np.bincount(body, minlength=256)
             if time.monotonic() > until:
                 until = time.monotonic() + 2
                 file.write_text(json.dumps({"bytes": int(counts.sum()), "bits_per_byte": entropy(counts)}))
@@ -244,6 +245,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.tap:
         tap(options.tap)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the box is taken away
     folder = options.work.absolute()
     folder.mkdir(parents=True)
     with network(folder) as (_, machines, ends):
@@ -264,7 +266,6 @@ def main() -> None:
     told |= {"relay_saw": json.loads((folder / f"{HUB}.tap").read_text())}
     told |= {"proxy_saw": json.loads((folder / f"{BEHIND_PROXY}.tap").read_text())}
     told["float32_bits_per_byte"] = entropy(np.bincount(weights.view(np.uint8), minlength=256))
-    told["in_the_clear"] = "nobody but sums" if options.hide else "a site's own process, and those of its neighbors"
     (folder / "figures.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(told, indent=1))
 
@@ -275,11 +276,11 @@ def learn(sites: dict[str, Site], ends: dict[str, Any], folder: Path, kill_every
     for site in sites.values():
         site.thread.start()
     while any(site.thread.is_alive() for site in sites.values()):
-        time.sleep(2)
+        time.sleep(5)
         now = time.monotonic() - began
         for site in sites.values():
             site.look()
-        row = {"s": round(now), "rounds": {name: site.rounds() for name, site in sites.items()}}
+        row = {"s": round(now), "rounds": {name: site.rounds for name, site in sites.items()}}
         with (folder / "progress.jsonl").open("a") as file:
             file.write(json.dumps(row | {"in": {name: traffic(ends[name])[0] for name in SITES}}) + "\n")
         if kill_every and now > (killed + 1) * kill_every * 60:

@@ -60,7 +60,7 @@ EDGE, KINDS, WIDE = 16, 4, 512
 
 
 @contextmanager
-def network(folder: Path, kbit_s: int = KBIT_S) -> Iterator[tuple[Any, dict[str, Any], dict[str, Any]]]:
+def network(folder: Path) -> Iterator[tuple[Any, dict[str, Any], dict[str, Any]]]:
     """Build the net in `folder`, which exists, and take it away at the end.
 
     Yields the net, the machines by name (`start` and `run` commands there, `ipv4`), and what stands at each site's end
@@ -78,15 +78,15 @@ def network(folder: Path, kbit_s: int = KBIT_S) -> Iterator[tuple[Any, dict[str,
         machines = ends | {BEHIND_NAT: nat.host(BEHIND_NAT), BEHIND_PROXY: proxied.host(BEHIND_PROXY)}
         ends |= {BEHIND_NAT: nat.router, BEHIND_PROXY: proxied.router}
         for name in SITES:
-            ends[name].slow(kbit_s, both=True)
+            ends[name].slow(KBIT_S, both=True)
         proxied.start_proxy(folder / "proxy")
         yield net, machines, ends
 
 
 def make_model(wide: int = WIDE) -> Any:
     """Return a model of (n, 1, 16, 16, 16) volumes with 25 million float32 numbers, at the first weights of all."""
-    import torch  # noqa: PLC0415 - without namespaces nobody waits for it
-    from torch import nn  # noqa: PLC0415
+    import torch  # noqa: PLC0415 - the script does not wait for it
+    from torch import nn  # noqa: PLC0415 - as above
 
     sizes, layers = (1, wide // 16, wide // 4, wide), []
     with torch.random.fork_rng(devices=[]):
@@ -128,16 +128,16 @@ def _lesion(rng: np.random.Generator, grid: np.ndarray, kind: int) -> np.ndarray
 class Site:
     """A hospital's machine and what starts its node again, as systemd does; one process after the other."""
 
-    def __init__(self, name: str, machine: Any, folder: Path) -> None:
-        self.name, self.machine, self.folder = name, machine, folder
+    def __init__(self, machine: Any, home: Path) -> None:
+        self.machine, self.home, self.name = machine, home, home.name
         self.process: subprocess.Popen[bytes] | None = None
-        self.peak_bytes, self.rounds, self.lives, self.code = 0, 0, [], None
+        self.peak_bytes, self.rounds, self.kills, self.code = 0, 0, [], None
         self.thread = threading.Thread(target=self._supervise, daemon=True)
 
     def _supervise(self) -> None:
+        words = (*P2PFL, "run", self.home / "ward", "--node", self.name, "--format", "json", "-v")
         while self.code != 0:
-            with (self.folder / "out").open("wb") as out, (self.folder / "log").open("ab") as log:
-                words = (*P2PFL, "run", self.folder / "ward", "--node", self.name, "--format", "json", "-v")
+            with (self.home / "out").open("wb") as out, (self.home / "log").open("ab") as log:
                 self.process = self.machine.start(*words, stdout=out, stderr=log)
             self.code = self.process.wait()
             time.sleep(RESTART_S if self.code else 0)
@@ -146,32 +146,31 @@ class Site:
         """Ask the node for its round, and the kernel for its peak of memory."""
         answer = self.machine.run(sys.executable, "-I", "-S", "-c", ASK).stdout
         self.rounds = json.loads(answer)["rounds"] if answer else self.rounds
-        with suppress(OSError, AttributeError, TypeError):
+        with suppress(OSError, TypeError):  # between two processes
             text = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
             self.peak_bytes = max(self.peak_bytes, int(re.search(r"VmHWM:\s+(\d+)", text)[1]) * 1024)
-        if self.lives and "resumed" not in self.lives[-1] and self.process.pid != self.lives[-1]["pid"]:
+        if self.kills and "resumed" not in self.kills[-1] and self.process.pid != self.kills[-1]["pid"]:
             with suppress(json.JSONDecodeError, IndexError):  # the first line comes at the start
-                first = json.loads((self.folder / "out").read_text(encoding="utf-8").splitlines()[0])
-                self.lives[-1]["resumed"] = first["rounds"]
+                first = json.loads((self.home / "out").read_text(encoding="utf-8").splitlines()[0])
+                self.kills[-1]["resumed"] = first["rounds"]
 
     def kill(self, now_s: float) -> None:
-        self.lives.append({"killed_s": round(now_s), "round": self.rounds, "pid": self.process.pid})
+        self.kills.append({"s": round(now_s), "round": self.rounds, "pid": self.process.pid})
         self.process.kill()
 
     def figures(self) -> dict[str, Any]:
-        result = json.loads((self.folder / "ward" / self.name / "state" / "result.json").read_text(encoding="utf-8"))
+        result = json.loads((self.home / "ward" / self.name / "state" / "result.json").read_text(encoding="utf-8"))
         seen = [row["name"] for row in result["neighbors"] if row["exchanges"]]
-        told = {"kills": self.lives, "peak_mb": round(self.peak_bytes / 1e6), "held_models_of": seen}
+        told = {"kills": self.kills, "peak_mb": round(self.peak_bytes / 1e6), "held_models_of": seen}
         return {key: result[key] for key in ("rounds", "accuracy", "rounds_unmixed")} | told
 
 
 def found(folder: Path, machines: dict[str, Any], options: argparse.Namespace) -> dict[str, Site]:
-    """Make the federation as the admin does, by `docs/how-to/relay.md`, and copy it to the machines."""
+    """Make the federation as docs/how-to/relay.md says, copy it to the machines, and start the relay."""
     ward = folder / "admin" / "ward"
     ward.parent.mkdir()
     hide = ["--hide-models"] if options.hide else []
-    relay = ("--relay", f"ws://{HUB}.example.org:443/p2pfl")
-    run(*P2PFL, "new", ward, "--nodes", ",".join(SITES), "--admin", *relay, *hide)
+    run("new", ward, "--nodes", ",".join(SITES), "--admin", "--relay", f"ws://{HUB}.example.org:443/p2pfl", *hide)
     keys = {"local_steps": STEPS, "batch_size": BATCH, "learning_rate": RATE, "evaluate_every": 0, "max_wait_s": 60.0}
     keys |= {"outer": '"mean"'} if options.hide else {"compressor": f'"{options.compressor}"'}
     text = (ward / "federation.toml").read_text(encoding="utf-8")
@@ -183,27 +182,42 @@ def found(folder: Path, machines: dict[str, Any], options: argparse.Namespace) -
     task = TASK.format(folder=str(Path(__file__).absolute().parent), wide=options.wide)
     (ward / "task.py").write_text(task, encoding="utf-8")
     places = [f"--address={name}={name}.example.org:443" for name in SITES[:3]]
-    run(*P2PFL, "member", "set", ward, "--offline", "--rounds", options.rounds, *places)
-    sites = {}
+    run("member", "set", ward, "--offline", "--rounds", options.rounds, *places)
     for name in SITES:
-        home = folder / name
-        shutil.copytree(ward, home / "ward", ignore=shutil.ignore_patterns("site?", "admin.key"))
-        shutil.copytree(ward / name, home / "ward" / name)
+        copy = folder / name / "ward"
+        shutil.copytree(ward, copy, ignore=shutil.ignore_patterns("site?", "admin.key"))
+        shutil.copytree(ward / name, copy / name)
         own = '[node]\nstatus_listen = "127.0.0.1:8480"\n'
         own += 'listen = "0.0.0.0:443"\n' if name in SITES[:3] else ""
         own += '[network]\nproxy = "http://proxy.example.org:3128"\n' if name == BEHIND_PROXY else ""
-        (home / "ward" / name / "node.toml").write_text(own, encoding="utf-8")
-        sites[name] = Site(name, machines[name], home)
+        (copy / name / "node.toml").write_text(own, encoding="utf-8")
     with (folder / "relay.log").open("wb") as log:
         words = ("relay", "--listen", "0.0.0.0:443", "--federation", ward)
         machines[HUB].start(*P2PFL, *words, stdout=log, stderr=log)
-    return sites
+    return {name: Site(machines[name], folder / name) for name in SITES}
 
 
 def run(*words: object) -> None:
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(map(str, words))}: {done.stderr}")
+    subprocess.run([*P2PFL, *map(str, words)], check=True, stdout=subprocess.DEVNULL)
+
+
+def learn(sites: dict[str, Site], ends: dict[str, Any], folder: Path, kill_every: float) -> float:
+    """Start all, kill one after the other, and return after how many minutes all were done."""
+    began, turn, killed = time.monotonic(), cycle(("site2", BEHIND_NAT, BEHIND_PROXY, "site1", "site3")), 0
+    for site in sites.values():
+        site.thread.start()
+    while any(site.thread.is_alive() for site in sites.values()):
+        time.sleep(5)
+        for site in sites.values():
+            site.look()
+        now = time.monotonic() - began
+        if kill_every and now > (killed + 1) * kill_every * 60:
+            killed += 1
+            sites[next(turn)].kill(now)
+        row = {"s": round(now), "rounds": {name: site.rounds for name, site in sites.items()}}
+        with (folder / "progress.jsonl").open("a") as file:
+            file.write(json.dumps(row | {"in": {name: traffic(ends[name])[0] for name in SITES}}) + "\n")
+    return (time.monotonic() - began) / 60
 
 
 def traffic(host: Any) -> tuple[int, int]:
@@ -214,14 +228,13 @@ def traffic(host: Any) -> tuple[int, int]:
 
 
 def tap(file: Path) -> None:
-    """Count, in this namespace, the bytes in full TCP packets by value, for as long as this process lives."""
+    """Count, in this namespace, the bytes of full TCP packets by value, for as long as this process lives."""
     counts, until = np.zeros(256, np.int64), 0.0
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800)) as line:
         while True:
             packet = line.recv(65536)
             if len(packet) > 1000 and packet[9] == socket.IPPROTO_TCP:
-                body = np.frombuffer(packet, np.uint8, offset=20 + (packet[32] >> 4) * 4)
-                counts += np.bincount(body, minlength=256)
+                counts += np.bincount(np.frombuffer(packet, np.uint8)[20 + (packet[32] >> 4) * 4 :], minlength=256)
             if time.monotonic() > until:
                 until = time.monotonic() + 2
                 file.write_text(json.dumps({"bytes": int(counts.sum()), "bits_per_byte": entropy(counts)}))
@@ -235,12 +248,12 @@ def entropy(counts: np.ndarray) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, default=ROOT / "bench-out" / "wards", help="a new or empty folder")
+    parser.add_argument("--work", type=Path, default=ROOT / "bench-out" / "wards", help="a folder that is not there")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--kill-every", type=float, default=10.0, metavar="MINUTES", help="0: nobody is killed")
     parser.add_argument("--hide", action="store_true", help="hidden models: rounds are secure sums")
     parser.add_argument("--compressor", default="q4")
-    parser.add_argument("--wide", type=int, default=WIDE, help=f"of the model; a multiple of 64, {WIDE}")
+    parser.add_argument("--wide", type=int, default=WIDE, help=f"the model's width, a multiple of 64: {WIDE}")
     parser.add_argument("--tap", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.tap:
@@ -252,41 +265,21 @@ def main() -> None:
         sites = found(folder, machines, options)
         for name in (HUB, BEHIND_PROXY):
             ends[name].start(sys.executable, __file__, "--tap", folder / f"{name}.tap")
-        before = {name: traffic(ends[name]) for name in ends}
-        minutes, turns = learn(sites, ends, folder, options.kill_every), max(1, options.rounds)
-        moved = {name: np.subtract(traffic(ends[name]), before[name]) for name in ends}
-        figures = {name: site.figures() for name, site in sites.items()}
+        minutes = learn(sites, ends, folder, options.kill_every)
+        moved = {
+            name: dict(zip(("in_mb", "out_mb"), np.divide(traffic(ends[name]), 1e6), strict=True)) for name in ends
+        }
+        figures = {name: site.figures() | moved[name] for name, site in sites.items()}
     most = max(row["rounds"] for row in figures.values())
-    for name, row in figures.items():
-        row |= {"lost": most - row["rounds"], "in_mb": moved[name][0] / 1e6, "out_mb": moved[name][1] / 1e6}
     weights = np.concatenate([p.detach().numpy().ravel() for p in make_model(options.wide).parameters()])
-    told = {"minutes": minutes, "minutes_a_round": minutes / turns, "parameters": len(weights), "sites": figures}
-    told |= {"worst_accuracy": min(row["accuracy"] for row in figures.values()), "hub_mb": float(moved[HUB][0]) / 1e6}
-    told |= {"options": {key: value for key, value in vars(options).items() if key not in ("work", "tap")}}
-    told |= {"relay_saw": json.loads((folder / f"{HUB}.tap").read_text())}
-    told |= {"proxy_saw": json.loads((folder / f"{BEHIND_PROXY}.tap").read_text())}
-    told["float32_bits_per_byte"] = entropy(np.bincount(weights.view(np.uint8), minlength=256))
+    told = {key: value for key, value in vars(options).items() if key not in ("work", "tap")}
+    told |= {"parameters": len(weights), "minutes": minutes, "minutes_a_round": minutes / options.rounds}
+    told |= {"worst_accuracy": min(row["accuracy"] for row in figures.values()), "hub": moved[HUB]}
+    told["sites"] = {name: row | {"rounds_lost": most - row["rounds"]} for name, row in figures.items()}
+    told["bits_per_byte"] = {"float32": entropy(np.bincount(weights.view(np.uint8), minlength=256))}
+    told["bits_per_byte"] |= {name: json.loads((folder / f"{name}.tap").read_text()) for name in (HUB, BEHIND_PROXY)}
     (folder / "figures.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(told, indent=1))
-
-
-def learn(sites: dict[str, Site], ends: dict[str, Any], folder: Path, kill_every: float) -> float:
-    """Start all, kill one after the other, and return after how many minutes all were done."""
-    began, turn, killed = time.monotonic(), cycle(("site2", BEHIND_NAT, BEHIND_PROXY, "site1", "site3")), 0
-    for site in sites.values():
-        site.thread.start()
-    while any(site.thread.is_alive() for site in sites.values()):
-        time.sleep(5)
-        now = time.monotonic() - began
-        for site in sites.values():
-            site.look()
-        row = {"s": round(now), "rounds": {name: site.rounds for name, site in sites.items()}}
-        with (folder / "progress.jsonl").open("a") as file:
-            file.write(json.dumps(row | {"in": {name: traffic(ends[name])[0] for name in SITES}}) + "\n")
-        if kill_every and now > (killed + 1) * kill_every * 60:
-            killed += 1
-            sites[next(turn)].kill(now)
-    return (time.monotonic() - began) / 60
 
 
 if __name__ == "__main__":

@@ -6,11 +6,10 @@ by CONNECT to port 443, through tinyproxy. Volumes are made from a seed: which o
 voxels. Real ones have a thousand times as many, which two cores cannot learn for five sites; the model is as large as
 a real one, and so are the bytes. Sites differ in kinds, brightness and noise.
 
-Every --kill-every minutes the next site's node is killed (SIGKILL) and started again by the same command. In gossip a
-site holds the models of its neighbors in the clear, with --hide nobody's but the sum; relay and proxy see ciphertext:
-a full packet's byte has 8 bits of entropy there, one of float32 weights fewer. There is no TLS around the sessions, so
-that what a tap at the relay and at the proxy sees is what these see. Figures are in figures.json, rounds as they come
-in progress.jsonl.
+Every --kill-every minutes the next site's node is killed (SIGKILL) and started again by the same command. A site holds
+the models of its neighbors in the clear (held_models_of), with --hide nobody's. There is no TLS around the sessions, so
+that a tap sees what relay and proxy see: a byte of a full packet has 8 bits of entropy, one of float32 weights fewer.
+Figures are in figures.json at the end, rounds as they come in progress.jsonl.
 
 Usage, as root: python benchmarks/rivals/wards.py [--hide] [--kill-every 3] [--work FOLDER]
 """
@@ -20,10 +19,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -36,14 +33,12 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).absolute().parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "internet")]
 SITES, HUB = ("site1", "site2", "site3", "site4", "site5"), "hub"
 BEHIND_NAT, BEHIND_PROXY = "site4", "site5"
 KBIT_S = 30_000
-RESTART_S = 30
-"""As in deploy/p2pfl@.service."""
-STEPS, BATCH, RATE = 6, 8, 0.1
-P2PFL = (sys.executable, "-m", "p2pfl.cli.main")
+RESTART_S = 30  # as in deploy/p2pfl@.service
+KEYS = {"local_steps": 6, "batch_size": 8, "learning_rate": 0.1, "evaluate_every": 0, "max_wait_s": 60.0}
 TASK = """
 import sys
 sys.path.insert(0, {folder!r})
@@ -51,10 +46,6 @@ from wards import SITES, make_model, volumes
 from p2pfl import Task
 
 task = Task(model=lambda: make_model({wide}), data=lambda node: (volumes(SITES.index(node.name)), volumes(None, 128)))
-"""
-ASK = """
-import urllib.request
-print(urllib.request.urlopen("http://127.0.0.1:8480/status", timeout=5).read().decode())
 """
 EDGE, KINDS, WIDE = 16, 4, 512
 
@@ -72,13 +63,11 @@ def network(folder: Path) -> Iterator[tuple[Any, dict[str, Any], dict[str, Any]]
     (folder / "box").mkdir()
     with Internet(folder / "box") as net:
         ends = {name: net.host(name) for name in (HUB, *SITES[:3])}
-        for name, host in ends.items():
-            net.give_name(f"{name}.example.org", host)
+        [net.give_name(f"{name}.example.org", host) for name, host in ends.items()]
         nat, proxied = net.site("ward4"), net.site("ward5", Way.PROXY)
         machines = ends | {BEHIND_NAT: nat.host(BEHIND_NAT), BEHIND_PROXY: proxied.host(BEHIND_PROXY)}
         ends |= {BEHIND_NAT: nat.router, BEHIND_PROXY: proxied.router}
-        for name in SITES:
-            ends[name].slow(KBIT_S, both=True)
+        [ends[name].slow(KBIT_S, both=True) for name in SITES]
         proxied.start_proxy(folder / "proxy")
         yield net, machines, ends
 
@@ -126,105 +115,83 @@ def _lesion(rng: np.random.Generator, grid: np.ndarray, kind: int) -> np.ndarray
 
 
 class Site:
-    """A hospital's machine and what starts its node again, as systemd does; one process after the other."""
+    """A hospital's node and what starts it again, as systemd does; one process after the other."""
 
-    def __init__(self, machine: Any, home: Path) -> None:
-        self.machine, self.home, self.name = machine, home, home.name
-        self.process: subprocess.Popen[bytes] | None = None
-        self.peak_bytes, self.rounds, self.kills, self.code = 0, 0, [], None
+    def __init__(self, ward: Any, name: str) -> None:
+        self.ward, self.name = ward, name
+        self.peak_mb, self.rounds, self.kills, self.code = 0, 0, [], None
         self.thread = threading.Thread(target=self._supervise, daemon=True)
 
     def _supervise(self) -> None:
-        words = (*P2PFL, "run", self.home / "ward", "--node", self.name, "--format", "json", "-v")
-        while self.code != 0:
-            with (self.home / "out").open("wb") as out, (self.home / "log").open("ab") as log:
-                self.process = self.machine.start(*words, stdout=out, stderr=log)
-            self.code = self.process.wait()
+        while self.code not in (0, 2, 3):
+            self.ward.start(self.name)
+            self.code = self.ward.processes[self.name].wait()
             time.sleep(RESTART_S if self.code else 0)
 
     def look(self) -> None:
         """Ask the node for its round, and the kernel for its peak of memory."""
-        answer = self.machine.run(sys.executable, "-I", "-S", "-c", ASK).stdout
-        self.rounds = json.loads(answer)["rounds"] if answer else self.rounds
-        with suppress(OSError, TypeError):  # between two processes
-            text = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
-            self.peak_bytes = max(self.peak_bytes, int(re.search(r"VmHWM:\s+(\d+)", text)[1]) * 1024)
-        if self.kills and "resumed" not in self.kills[-1] and self.process.pid != self.kills[-1]["pid"]:
-            with suppress(json.JSONDecodeError, IndexError):  # the first line comes at the start
-                first = json.loads((self.home / "out").read_text(encoding="utf-8").splitlines()[0])
-                self.kills[-1]["resumed"] = first["rounds"]
+        self.rounds = self.ward.status(self.name).get("rounds", self.rounds)
+        with suppress(OSError, TypeError, KeyError):  # between two processes
+            text = Path(f"/proc/{self.ward.processes[self.name].pid}/status").read_text(encoding="ascii")
+            self.peak_mb = max(self.peak_mb, int(re.search(r"VmHWM:\s+(\d+)", text)[1]) // 1000)
 
     def kill(self, now_s: float) -> None:
-        self.kills.append({"s": round(now_s), "round": self.rounds, "pid": self.process.pid})
-        self.process.kill()
+        self.kills.append({"s": round(now_s), "round": self.rounds})
+        self.ward.processes[self.name].kill()
 
     def figures(self) -> dict[str, Any]:
-        result = json.loads((self.home / "ward" / self.name / "state" / "result.json").read_text(encoding="utf-8"))
+        file = self.ward.home(self.name) / self.name / "state" / "result.json"
+        result = json.loads(file.read_text(encoding="utf-8"))
         seen = [row["name"] for row in result["neighbors"] if row["exchanges"]]
-        told = {"kills": self.kills, "peak_mb": round(self.peak_bytes / 1e6), "held_models_of": seen}
+        resumed = [int(each) for each in re.findall(r"resuming after round (\d+)", self.ward.log(self.name))]
+        told = {"held_models_of": seen, "kills": self.kills, "resumed_after": resumed, "peak_mb": self.peak_mb}
         return {key: result[key] for key in ("rounds", "accuracy", "rounds_unmixed")} | told
 
 
-def found(folder: Path, machines: dict[str, Any], options: argparse.Namespace) -> dict[str, Site]:
+def found(folder: Path, machines: dict[str, Any], options: argparse.Namespace) -> Any:
     """Make the federation as docs/how-to/relay.md says, copy it to the machines, and start the relay."""
-    ward = folder / "admin" / "ward"
-    ward.parent.mkdir()
-    hide = ["--hide-models"] if options.hide else []
-    run("new", ward, "--nodes", ",".join(SITES), "--admin", "--relay", f"ws://{HUB}.example.org:443/p2pfl", *hide)
-    keys = {"local_steps": STEPS, "batch_size": BATCH, "learning_rate": RATE, "evaluate_every": 0, "max_wait_s": 60.0}
-    keys |= {"outer": '"mean"'} if options.hide else {"compressor": f'"{options.compressor}"'}
-    text = (ward / "federation.toml").read_text(encoding="utf-8")
-    for key, value in keys.items():
-        text, times = re.subn(rf"(?m)^(# )?{key} = .*$", f"{key} = {value}", text)
-        if times != 1:
-            raise SystemExit(f"federation.toml has no {key}, or several")
-    (ward / "federation.toml").write_text(text, encoding="utf-8")
+    import faces  # noqa: F401, PLC0415 - the tests' names of p2pfl
+    from ward import P2PFL, STATUS, Ward, change  # noqa: PLC0415 - it needs p2pfl
+
+    new = ["--relay", f"ws://{HUB}.example.org:443/p2pfl", *(["--hide-models"] if options.hide else [])]
+    places = {name: f"{name}.example.org:443" for name in SITES[:3]}
+    own = dict.fromkeys(places, STATUS + 'listen = "0.0.0.0:443"\n')
+    own[BEHIND_PROXY] = STATUS + '[network]\nproxy = "http://proxy.example.org:3128"\n'
+    chosen = {"rounds": options.rounds, "compressor": options.compressor}
+    ward = Ward(folder / "ward", {name: machines[name] for name in SITES}, *new, places=places, own=own, **chosen)
     task = TASK.format(folder=str(Path(__file__).absolute().parent), wide=options.wide)
-    (ward / "task.py").write_text(task, encoding="utf-8")
-    places = [f"--address={name}={name}.example.org:443" for name in SITES[:3]]
-    run("member", "set", ward, "--offline", "--rounds", options.rounds, *places)
-    for name in SITES:
-        copy = folder / name / "ward"
-        shutil.copytree(ward, copy, ignore=shutil.ignore_patterns("site?", "admin.key"))
-        shutil.copytree(ward / name, copy / name)
-        own = '[node]\nstatus_listen = "127.0.0.1:8480"\n'
-        own += 'listen = "0.0.0.0:443"\n' if name in SITES[:3] else ""
-        own += '[network]\nproxy = "http://proxy.example.org:3128"\n' if name == BEHIND_PROXY else ""
-        (copy / name / "node.toml").write_text(own, encoding="utf-8")
+    for home in (ward.ward, *map(ward.home, SITES)):
+        for key, value in (KEYS | ({"outer": '"mean"'} if options.hide else {})).items():
+            change(home / "federation.toml", f"{key} =", f"{key} = {value}")
+        (home / "task.py").write_text(task, encoding="utf-8")
     with (folder / "relay.log").open("wb") as log:
-        words = ("relay", "--listen", "0.0.0.0:443", "--federation", ward)
+        words = ("relay", "--listen", "0.0.0.0:443", "--federation", ward.ward)
         machines[HUB].start(*P2PFL, *words, stdout=log, stderr=log)
-    return {name: Site(machines[name], folder / name) for name in SITES}
-
-
-def run(*words: object) -> None:
-    subprocess.run([*P2PFL, *map(str, words)], check=True, stdout=subprocess.DEVNULL)
+    return ward
 
 
 def learn(sites: dict[str, Site], ends: dict[str, Any], folder: Path, kill_every: float) -> float:
     """Start all, kill one after the other, and return after how many minutes all were done."""
     began, turn, killed = time.monotonic(), cycle(("site2", BEHIND_NAT, BEHIND_PROXY, "site1", "site3")), 0
-    for site in sites.values():
-        site.thread.start()
+    [site.thread.start() for site in sites.values()]
     while any(site.thread.is_alive() for site in sites.values()):
         time.sleep(5)
-        for site in sites.values():
-            site.look()
+        [site.look() for site in sites.values()]
         now = time.monotonic() - began
         if kill_every and now > (killed + 1) * kill_every * 60:
             killed += 1
             sites[next(turn)].kill(now)
         row = {"s": round(now), "rounds": {name: site.rounds for name, site in sites.items()}}
         with (folder / "progress.jsonl").open("a") as file:
-            file.write(json.dumps(row | {"in": {name: traffic(ends[name])[0] for name in SITES}}) + "\n")
+            file.write(json.dumps(row | {name: traffic(ends[name]) for name in SITES}) + "\n")
     return (time.monotonic() - began) / 60
 
 
-def traffic(host: Any) -> tuple[int, int]:
-    """Return the bytes that came into a host, or its site, and went out."""
+def traffic(host: Any) -> dict[str, float]:
+    """Return the megabytes that came into a host, or its site, and went out."""
     text = host.run("cat", "/proc/net/dev").stdout
     fields = next(line for line in text.splitlines() if line.strip().startswith("eth0:")).split()
-    return int(fields[1]), int(fields[9])
+    return {"in_mb": int(fields[1]) / 1e6, "out_mb": int(fields[9]) / 1e6}
 
 
 def tap(file: Path) -> None:
@@ -262,22 +229,21 @@ def main() -> None:
     folder = options.work.absolute()
     folder.mkdir(parents=True)
     with network(folder) as (_, machines, ends):
-        sites = found(folder, machines, options)
-        for name in (HUB, BEHIND_PROXY):
-            ends[name].start(sys.executable, __file__, "--tap", folder / f"{name}.tap")
+        ward = found(folder, machines, options)
+        sites = {name: Site(ward, name) for name in SITES}
+        taps = [folder / f"{name}.tap" for name in (HUB, BEHIND_PROXY)]
+        [ends[file.stem].start(sys.executable, __file__, "--tap", file) for file in taps]
         minutes = learn(sites, ends, folder, options.kill_every)
-        moved = {
-            name: dict(zip(("in_mb", "out_mb"), np.divide(traffic(ends[name]), 1e6), strict=True)) for name in ends
-        }
+        moved = {name: traffic(end) for name, end in ends.items()}
         figures = {name: site.figures() | moved[name] for name, site in sites.items()}
     most = max(row["rounds"] for row in figures.values())
     weights = np.concatenate([p.detach().numpy().ravel() for p in make_model(options.wide).parameters()])
     told = {key: value for key, value in vars(options).items() if key not in ("work", "tap")}
     told |= {"parameters": len(weights), "minutes": minutes, "minutes_a_round": minutes / options.rounds}
-    told |= {"worst_accuracy": min(row["accuracy"] for row in figures.values()), "hub": moved[HUB]}
+    told |= {"worst_accuracy": min(row["accuracy"] for row in figures.values()), HUB: moved[HUB]}
     told["sites"] = {name: row | {"rounds_lost": most - row["rounds"]} for name, row in figures.items()}
     told["bits_per_byte"] = {"float32": entropy(np.bincount(weights.view(np.uint8), minlength=256))}
-    told["bits_per_byte"] |= {name: json.loads((folder / f"{name}.tap").read_text()) for name in (HUB, BEHIND_PROXY)}
+    told["bits_per_byte"] |= {file.stem: json.loads(file.read_text()) for file in taps}
     (folder / "figures.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(told, indent=1))
 

@@ -35,9 +35,8 @@ import numpy as np
 ROOT = Path(__file__).absolute().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "internet")]
 SITES, HUB = ("site1", "site2", "site3", "site4", "site5"), "hub"
-BEHIND_NAT, BEHIND_PROXY = "site4", "site5"
-KBIT_S = 30_000
-RESTART_S = 30  # as in deploy/p2pfl@.service
+BEHIND_NAT, BEHIND_PROXY = SITES[3:]
+KBIT_S, RESTART_S = 30_000, 30  # starts again as in deploy/p2pfl@.service
 KEYS = {"local_steps": 6, "batch_size": 8, "learning_rate": 0.1, "evaluate_every": 0, "max_wait_s": 60.0}
 TASK = """
 import sys
@@ -102,10 +101,8 @@ def _lesion(rng: np.random.Generator, grid: np.ndarray, kind: int) -> np.ndarray
     """Return a ball, a shell, a rod or two small balls, somewhere."""
     away = grid - rng.uniform(5, 10, (3, 1, 1, 1))
     size, far = rng.uniform(2.5, 4.0), np.sqrt((away**2).sum(0))
-    if kind == 0:
-        return far < size
-    if kind == 1:
-        return abs(far - size - 0.5) < 0.8
+    if kind < 2:
+        return far < size if kind == 0 else abs(far - size - 0.5) < 0.8
     along = rng.standard_normal((3, 1, 1, 1))
     along /= np.sqrt((along**2).sum())
     if kind == 2:

@@ -142,7 +142,7 @@ class Site:
         seen = [row["name"] for row in result["neighbors"] if row["exchanges"]]
         resumed = [int(each) for each in re.findall(r"resuming after round (\d+)", self.ward.log(self.name))]
         told = {"held_models_of": seen, "kills": self.kills, "resumed_after": resumed, "peak_mb": self.peak_mb}
-        return {key: result[key] for key in ("rounds", "accuracy", "rounds_unmixed")} | told
+        return {key: result.get(key) for key in ("rounds", "accuracy", "rounds_unmixed")} | told
 
 
 def found(folder: Path, machines: dict[str, Any], options: argparse.Namespace) -> Any:

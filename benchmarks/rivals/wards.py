@@ -133,8 +133,9 @@ class Site:
             self.peak_mb = max(self.peak_mb, int(re.search(r"VmHWM:\s+(\d+)", text)[1]) // 1000)
 
     def kill(self, now_s: float) -> None:
-        self.kills.append({"s": round(now_s), "round": self.rounds})
-        self.ward.processes[self.name].kill()
+        if self.ward.processes[self.name].poll() is None:
+            self.kills.append({"s": round(now_s), "round": self.rounds})
+            self.ward.processes[self.name].kill()
 
     def figures(self) -> dict[str, Any]:
         file = self.ward.home(self.name) / self.name / "state" / "result.json"

@@ -675,7 +675,7 @@ NEWS: Mapping[str, str] = {
     "member-ended": "The launcher of all nodes says that a member's process has ended and will not be started again.",
     "neighbor-away": "The session with a neighbor has ended.",
     "neighbor-pauses": "A neighbor has said for how long it ends its sessions, as the bounds in its file say.",
-    "new-life": "A member has started over and lost what it had learned.",
+    "new-life": "A member has started again and lost what it had not stored.",
     "not-alone": "A neighbor is connected.",
     "not-heard": "There has been no news of a member that is not a neighbor for a while.",
     "overfits": "The loss on the test rows grows, while the model fits the node's own rows better and better.",

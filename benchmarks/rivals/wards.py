@@ -2,9 +2,16 @@
 
 Each site is a network namespace with a line of 30 Mbit/s each way (a token bucket at both ends); `hub` is one more
 machine, at a hoster, without a limit. site4 is behind masquerade: it dials, nobody dials it. Nothing leaves site5 but
-by CONNECT to port 443, through tinyproxy. Volumes are made from a seed: which of four kinds of lesion is in 16^3 voxels.
-Real ones have a thousand times as many, which two cores cannot learn for five sites; the model is as large as a real
-one, and so are the bytes. Sites differ in kinds, brightness and noise.
+by CONNECT to port 443, through tinyproxy. Volumes are made from a seed: which of four kinds of lesion is in 16^3
+voxels. Real ones have a thousand times as many, which two cores cannot learn for five sites; the model is as large as
+a real one, and so are the bytes. Sites differ in kinds, brightness and noise.
+
+Every --kill-every minutes the next site's node is killed (SIGKILL) and started again by the same command. A site holds
+the models of its neighbors in the clear (held_models_of), with --hide nobody's. There is no TLS around the sessions, so
+that a tap sees what relay and proxy see: a byte of a full packet has 8 bits of entropy, one of float32 weights fewer.
+Figures are in figures.json at the end, rounds as they come in progress.jsonl.
+
+Usage, as root: python benchmarks/rivals/wards.py [--hide] [--kill-every 3] [--work FOLDER]
 """
 
 from __future__ import annotations
@@ -12,9 +19,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shutil
+import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -27,14 +33,11 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).absolute().parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "internet")]
 SITES, HUB = ("site1", "site2", "site3", "site4", "site5"), "hub"
-BEHIND_NAT, BEHIND_PROXY = "site4", "site5"
-KBIT_S = 30_000
-RESTART_S = 30
-"""As in deploy/p2pfl@.service."""
-STEPS, BATCH, RATE = 6, 8, 0.1
-P2PFL = (sys.executable, "-m", "p2pfl.cli.main")
+BEHIND_NAT, BEHIND_PROXY = SITES[3:]
+KBIT_S, RESTART_S = 30_000, 30  # starts again as in deploy/p2pfl@.service
+KEYS = {"local_steps": 6, "batch_size": 8, "learning_rate": 0.1, "evaluate_every": 0, "max_wait_s": 60.0}
 TASK = """
 import sys
 sys.path.insert(0, {folder!r})
@@ -47,7 +50,7 @@ EDGE, KINDS, WIDE = 16, 4, 512
 
 
 @contextmanager
-def network(folder: Path, kbit_s: int = KBIT_S) -> Iterator[tuple[Any, dict[str, Any], dict[str, Any]]]:
+def network(folder: Path) -> Iterator[tuple[Any, dict[str, Any], dict[str, Any]]]:
     """Build the net in `folder`, which exists, and take it away at the end.
 
     Yields the net, the machines by name (`start` and `run` commands there, `ipv4`), and what stands at each site's end
@@ -59,21 +62,19 @@ def network(folder: Path, kbit_s: int = KBIT_S) -> Iterator[tuple[Any, dict[str,
     (folder / "box").mkdir()
     with Internet(folder / "box") as net:
         ends = {name: net.host(name) for name in (HUB, *SITES[:3])}
-        for name, host in ends.items():
-            net.give_name(f"{name}.example.org", host)
+        [net.give_name(f"{name}.example.org", host) for name, host in ends.items()]
         nat, proxied = net.site("ward4"), net.site("ward5", Way.PROXY)
         machines = ends | {BEHIND_NAT: nat.host(BEHIND_NAT), BEHIND_PROXY: proxied.host(BEHIND_PROXY)}
         ends |= {BEHIND_NAT: nat.router, BEHIND_PROXY: proxied.router}
-        for name in SITES:
-            ends[name].slow(kbit_s, both=True)
+        [ends[name].slow(KBIT_S, both=True) for name in SITES]
         proxied.start_proxy(folder / "proxy")
         yield net, machines, ends
 
 
 def make_model(wide: int = WIDE) -> Any:
     """Return a model of (n, 1, 16, 16, 16) volumes with 25 million float32 numbers, at the first weights of all."""
-    import torch  # noqa: PLC0415 - without namespaces nobody waits for it
-    from torch import nn  # noqa: PLC0415
+    import torch  # noqa: PLC0415 - the script does not wait for it
+    from torch import nn  # noqa: PLC0415 - as above
 
     sizes, layers = (1, wide // 16, wide // 4, wide), []
     with torch.random.fork_rng(devices=[]):
@@ -100,10 +101,8 @@ def _lesion(rng: np.random.Generator, grid: np.ndarray, kind: int) -> np.ndarray
     """Return a ball, a shell, a rod or two small balls, somewhere."""
     away = grid - rng.uniform(5, 10, (3, 1, 1, 1))
     size, far = rng.uniform(2.5, 4.0), np.sqrt((away**2).sum(0))
-    if kind == 0:
-        return far < size
-    if kind == 1:
-        return abs(far - size - 0.5) < 0.8
+    if kind < 2:
+        return far < size if kind == 0 else abs(far - size - 0.5) < 0.8
     along = rng.standard_normal((3, 1, 1, 1))
     along /= np.sqrt((along**2).sum())
     if kind == 2:
@@ -113,114 +112,94 @@ def _lesion(rng: np.random.Generator, grid: np.ndarray, kind: int) -> np.ndarray
 
 
 class Site:
-    """A hospital's machine and what starts its node again, as systemd does; one process after the other."""
+    """A hospital's node and what starts it again, as systemd does; one process after the other."""
 
-    def __init__(self, name: str, machine: Any, folder: Path) -> None:
-        self.name, self.machine, self.folder = name, machine, folder
-        self.process: subprocess.Popen[bytes] | None = None
-        self.peak_bytes, self.restarts, self.code = 0, [], None
+    def __init__(self, ward: Any, name: str) -> None:
+        self.ward, self.name = ward, name
+        self.peak_mb, self.rounds, self.kills, self.code = 0, 0, [], None
         self.thread = threading.Thread(target=self._supervise, daemon=True)
 
     def _supervise(self) -> None:
-        while self.code != 0:
-            with (self.folder / "out").open("ab") as out, (self.folder / "log").open("ab") as log:
-                words = (*P2PFL, "run", self.folder / "ward", "--node", self.name, "--format", "json", "-v")
-                self.process = self.machine.start(*words, stdout=out, stderr=log)
-            self.code = self.process.wait()
+        while self.code not in (0, 2, 3):
+            self.ward.start(self.name)
+            self.code = self.ward.processes[self.name].wait()
             time.sleep(RESTART_S if self.code else 0)
 
-    def lines(self) -> list[dict[str, Any]]:
-        """Return what the node has said of its rounds, in all its lives."""
-        text = (self.folder / "out").read_text(encoding="utf-8") if (self.folder / "out").exists() else ""
-        return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
-
-    def rounds(self) -> int:
-        return next((line["rounds"] for line in reversed(self.lines())), 0)
+    def look(self) -> None:
+        """Ask the node for its round, and the kernel for its peak of memory."""
+        self.rounds = self.ward.status(self.name).get("rounds", self.rounds)
+        with suppress(OSError, TypeError, KeyError):  # between two processes
+            text = Path(f"/proc/{self.ward.processes[self.name].pid}/status").read_text(encoding="ascii")
+            self.peak_mb = max(self.peak_mb, int(re.search(r"VmHWM:\s+(\d+)", text)[1]) // 1000)
 
     def kill(self, now_s: float) -> None:
-        said = self.lines()
-        self.restarts.append({"s": round(now_s), "round": said[-1]["rounds"] if said else 0, "line": len(said)})
-        if self.process is not None:
-            self.process.kill()
-
-    def look(self) -> None:
-        with suppress(OSError, AttributeError, TypeError):
-            text = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
-            self.peak_bytes = max(self.peak_bytes, int(re.search(r"VmHWM:\s+(\d+)", text)[1]) * 1024)
+        if self.ward.processes[self.name].poll() is None:
+            self.kills.append({"s": round(now_s), "round": self.rounds})
+            self.ward.processes[self.name].kill()
 
     def figures(self) -> dict[str, Any]:
-        said = self.lines()
-        restarts = [
-            {key: each[key] for key in ("s", "round")} | {"resumed": said[each["line"]]["rounds"]}
-            for each in self.restarts
-            if each["line"] < len(said)
-        ]
-        result = json.loads((self.folder / "ward" / self.name / "state" / "result.json").read_text(encoding="utf-8"))
-        return {
-            "rounds": result["rounds"],
-            "accuracy": result["accuracy"],
-            "restarts": restarts,
-            "peak": self.peak_bytes,
-        }
+        file = self.ward.home(self.name) / self.name / "state" / "result.json"
+        result = json.loads(file.read_text(encoding="utf-8"))
+        seen = [row["name"] for row in result["neighbors"] if row["exchanges"]]
+        resumed = [int(each) for each in re.findall(r"resuming after round (\d+)", self.ward.log(self.name))]
+        told = {"held_models_of": seen, "kills": self.kills, "resumed_after": resumed, "peak_mb": self.peak_mb}
+        return {key: result.get(key) for key in ("rounds", "accuracy", "rounds_unmixed")} | told
 
 
-def found(folder: Path, machines: dict[str, Any], options: argparse.Namespace) -> dict[str, Site]:
-    """Make the federation as the admin does, by `docs/how-to/relay.md`, and copy it to the machines."""
-    ward = folder / "admin" / "ward"
-    ward.parent.mkdir()
-    hide = ["--hide-models"] if options.hide else []
-    relay = ("--relay", f"ws://{HUB}.example.org:443/p2pfl")
-    run(*P2PFL, "new", ward, "--nodes", ",".join(SITES), "--admin", *relay, *hide)
-    keys = {"local_steps": STEPS, "batch_size": BATCH, "learning_rate": RATE, "evaluate_every": 0, "max_wait_s": 60.0}
-    keys |= {"outer": '"mean"'} if options.hide else {"compressor": f'"{options.compressor}"'}
-    text = (ward / "federation.toml").read_text(encoding="utf-8")
-    for key, value in keys.items():
-        text, times = re.subn(rf"(?m)^(# )?{key} = .*$", f"{key} = {value}", text)
-        if times != 1:
-            raise SystemExit(f"federation.toml has no {key}, or several")
-    (ward / "federation.toml").write_text(text, encoding="utf-8")
+def found(folder: Path, machines: dict[str, Any], options: argparse.Namespace) -> Any:
+    """Make the federation as docs/how-to/relay.md says, copy it to the machines, and start the relay."""
+    import faces  # noqa: F401, PLC0415 - the tests' names of p2pfl
+    from ward import P2PFL, STATUS, Ward, change  # noqa: PLC0415 - it needs p2pfl
+
+    new = ["--relay", f"ws://{HUB}.example.org:443/p2pfl", *(["--hide-models"] if options.hide else [])]
+    places = {name: f"{name}.example.org:443" for name in SITES[:3]}
+    own = dict.fromkeys(places, STATUS + 'listen = "0.0.0.0:443"\n')
+    own[BEHIND_PROXY] = STATUS + '[network]\nproxy = "http://proxy.example.org:3128"\n'
+    chosen = {"rounds": options.rounds, "compressor": options.compressor}
+    ward = Ward(folder / "ward", {name: machines[name] for name in SITES}, *new, places=places, own=own, **chosen)
     task = TASK.format(folder=str(Path(__file__).absolute().parent), wide=options.wide)
-    (ward / "task.py").write_text(task, encoding="utf-8")
-    places = [f"--address={name}={name}.example.org:443" for name in SITES[:3]]
-    run(*P2PFL, "member", "set", ward, "--offline", "--rounds", options.rounds, *places)
-    sites = {}
-    for name in SITES:
-        home = folder / name
-        shutil.copytree(ward, home / "ward", ignore=shutil.ignore_patterns("site?", "admin.key"))
-        shutil.copytree(ward / name, home / "ward" / name)
-        own = '[node]\nlisten = "0.0.0.0:443"\n' if name in SITES[:3] else "[node]\n"
-        own += '[network]\nproxy = "http://proxy.example.org:3128"\n' if name == BEHIND_PROXY else ""
-        (home / "ward" / name / "node.toml").write_text(own, encoding="utf-8")
-        sites[name] = Site(name, machines[name], home)
+    for home in (ward.ward, *map(ward.home, SITES)):
+        for key, value in (KEYS | ({"outer": '"mean"'} if options.hide else {})).items():
+            change(home / "federation.toml", f"{key} =", f"{key} = {value}")
+        (home / "task.py").write_text(task, encoding="utf-8")
     with (folder / "relay.log").open("wb") as log:
-        words = ("relay", "--listen", "0.0.0.0:443", "--federation", ward)
+        words = ("relay", "--listen", "0.0.0.0:443", "--federation", ward.ward)
         machines[HUB].start(*P2PFL, *words, stdout=log, stderr=log)
-    return sites
+    return ward
 
 
-def run(*words: object) -> None:
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(map(str, words))}: {done.stderr}")
+def learn(sites: dict[str, Site], ends: dict[str, Any], folder: Path, kill_every: float) -> float:
+    """Start all, kill one after the other, and return after how many minutes all were done."""
+    began, turn, killed = time.monotonic(), cycle(("site2", BEHIND_NAT, BEHIND_PROXY, "site1", "site3")), 0
+    [site.thread.start() for site in sites.values()]
+    while any(site.thread.is_alive() for site in sites.values()):
+        time.sleep(5)
+        [site.look() for site in sites.values()]
+        now = time.monotonic() - began
+        if kill_every and now > (killed + 1) * kill_every * 60:
+            killed += 1
+            sites[next(turn)].kill(now)
+        row = {"s": round(now), "rounds": {name: site.rounds for name, site in sites.items()}}
+        with (folder / "progress.jsonl").open("a") as file:
+            file.write(json.dumps(row | {name: traffic(ends[name]) for name in SITES}) + "\n")
+    return (time.monotonic() - began) / 60
 
 
-def traffic(host: Any) -> tuple[int, int]:
-    """Return the bytes that came into a host, or its site, and went out."""
+def traffic(host: Any) -> dict[str, float]:
+    """Return the megabytes that came into a host, or its site, and went out."""
     text = host.run("cat", "/proc/net/dev").stdout
     fields = next(line for line in text.splitlines() if line.strip().startswith("eth0:")).split()
-    return int(fields[1]), int(fields[9])
+    return {"in_mb": int(fields[1]) / 1e6, "out_mb": int(fields[9]) / 1e6}
 
 
 def tap(file: Path) -> None:
-    """Count, in this namespace, the bytes in full TCP packets by value, for as long as this process lives."""
+    """Count, in this namespace, the bytes of full TCP packets by value, for as long as this process lives."""
     counts, until = np.zeros(256, np.int64), 0.0
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800)) as line:
         while True:
             packet = line.recv(65536)
-            start = (
-                20 + (packet[32] >> 4) * 4 if len(packet) > 1000 and packet[9] == socket.IPPROTO_TCP else len(packet)
-            )
-            counts += np.bincount(np.frombuffer(packet, np.uint8, offset=start), minlength=256)
+            if len(packet) > 1000 and packet[9] == socket.IPPROTO_TCP:
+                counts += np.bincount(np.frombuffer(packet, np.uint8)[20 + (packet[32] >> 4) * 4 :], minlength=256)
             if time.monotonic() > until:
                 until = time.monotonic() + 2
                 file.write_text(json.dumps({"bytes": int(counts.sum()), "bits_per_byte": entropy(counts)}))
@@ -234,58 +213,37 @@ def entropy(counts: np.ndarray) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, default=ROOT / "bench-out" / "wards", help="a new or empty folder")
+    parser.add_argument("--work", type=Path, default=ROOT / "bench-out" / "wards", help="a folder that is not there")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--kill-every", type=float, default=10.0, metavar="MINUTES", help="0: nobody is killed")
     parser.add_argument("--hide", action="store_true", help="hidden models: rounds are secure sums")
     parser.add_argument("--compressor", default="q4")
-    parser.add_argument("--wide", type=int, default=WIDE, help=f"of the model; a multiple of 64, {WIDE}")
+    parser.add_argument("--wide", type=int, default=WIDE, help=f"the model's width, a multiple of 64: {WIDE}")
     parser.add_argument("--tap", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.tap:
         tap(options.tap)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the box is taken away
     folder = options.work.absolute()
     folder.mkdir(parents=True)
     with network(folder) as (_, machines, ends):
-        sites = found(folder, machines, options)
-        for name in (HUB, BEHIND_PROXY):
-            ends[name].start(sys.executable, __file__, "--tap", folder / f"{name}.tap")
-        before = {name: traffic(ends[name]) for name in ends}
-        minutes, turns = learn(sites, ends, folder, options.kill_every), max(1, options.rounds)
-        moved = {name: np.subtract(traffic(ends[name]), before[name]) for name in ends}
-        figures = {name: site.figures() for name, site in sites.items()}
+        ward = found(folder, machines, options)
+        sites = {name: Site(ward, name) for name in SITES}
+        taps = [folder / f"{name}.tap" for name in (HUB, BEHIND_PROXY)]
+        [ends[file.stem].start(sys.executable, __file__, "--tap", file) for file in taps]
+        minutes = learn(sites, ends, folder, options.kill_every)
+        moved = {name: traffic(end) for name, end in ends.items()}
+        figures = {name: site.figures() | moved[name] for name, site in sites.items()}
     most = max(row["rounds"] for row in figures.values())
-    for name, row in figures.items():
-        row |= {"lost": most - row["rounds"], "in_mb": moved[name][0] / 1e6, "out_mb": moved[name][1] / 1e6}
     weights = np.concatenate([p.detach().numpy().ravel() for p in make_model(options.wide).parameters()])
-    told = {"minutes": minutes, "minutes_a_round": minutes / turns, "parameters": len(weights), "sites": figures}
-    told |= {"worst_accuracy": min(row["accuracy"] for row in figures.values()), "hub_mb": float(moved[HUB][0]) / 1e6}
-    told |= {"options": {key: value for key, value in vars(options).items() if key not in ("work", "tap")}}
-    told |= {"relay_saw": json.loads((folder / f"{HUB}.tap").read_text())}
-    told |= {"proxy_saw": json.loads((folder / f"{BEHIND_PROXY}.tap").read_text())}
-    told["float32_bits_per_byte"] = entropy(np.bincount(weights.view(np.uint8), minlength=256))
-    told["in_the_clear"] = "nobody but sums" if options.hide else "a site's own process, and those of its neighbors"
+    told = {key: value for key, value in vars(options).items() if key not in ("work", "tap")}
+    told |= {"parameters": len(weights), "minutes": minutes, "minutes_a_round": minutes / options.rounds}
+    told |= {"worst_accuracy": min(row["accuracy"] for row in figures.values()), HUB: moved[HUB]}
+    told["sites"] = {name: row | {"rounds_lost": most - row["rounds"]} for name, row in figures.items()}
+    told["bits_per_byte"] = {"float32": entropy(np.bincount(weights.view(np.uint8), minlength=256))}
+    told["bits_per_byte"] |= {file.stem: json.loads(file.read_text()) for file in taps}
     (folder / "figures.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(told, indent=1))
-
-
-def learn(sites: dict[str, Site], ends: dict[str, Any], folder: Path, kill_every: float) -> float:
-    """Start all, kill one after the other, and return after how many minutes all were done."""
-    began, turn, killed = time.monotonic(), cycle(("site2", BEHIND_NAT, BEHIND_PROXY, "site1", "site3")), 0
-    for site in sites.values():
-        site.thread.start()
-    while any(site.thread.is_alive() for site in sites.values()):
-        time.sleep(2)
-        now = time.monotonic() - began
-        for site in sites.values():
-            site.look()
-        row = {"s": round(now), "rounds": {name: site.rounds() for name, site in sites.items()}}
-        with (folder / "progress.jsonl").open("a") as file:
-            file.write(json.dumps(row | {"in": {name: traffic(ends[name])[0] for name in SITES}}) + "\n")
-        if kill_every and now > (killed + 1) * kill_every * 60:
-            killed += 1
-            sites[next(turn)].kill(now)
-    return (time.monotonic() - began) / 60
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ class MemberNews:
             if now - self.began_at > starting_s and vitals.phase not in OVER:
                 self._mention("joined", member, f"is seen for the first time, in round {vitals.rounds}", now)
         elif before.vitals.life != vitals.life:
-            self._mention("new-life", member, "has started over, without what it had learned", now)
+            self._mention("new-life", member, "has started again, without what it had not stored", now)
         if vitals.phase in OVER and (before is None or before.vitals.phase != vitals.phase) and now > self.began_at:
             kind = "finished" if vitals.phase == "finished" else "left"
             self._mention(kind, member, f"after round {vitals.rounds}{self._score(vitals)}", now)

@@ -26,7 +26,13 @@ from torch import multiprocessing as mp
 
 PINS = ["hivemind==1.1.12", "torch"]
 CELLS = {"averager": {"rate": 0.4, "matchmaking": 5.0, "limit_s": 170.0}}
-SEARCH: list[Any] = []
+SEARCH = [
+    ("averager", {"rate": 0.4, "matchmaking": 3.0}),
+    ("averager", {"rate": 0.4, "matchmaking": 1.0}),
+    ("averager", {"rate": 0.4, "matchmaking": 5.0, "steps": 50}),
+    ("averager", {"rate": 0.4, "matchmaking": 5.0, "half": True}),
+    ("optimizer", {"way": "optimizer", "rate": 0.4, "matchmaking": 5.0}),
+]
 LOCAL = {"startup_timeout": 60, "auto_nat": False, "nat_port_map": False, "use_relay": False}  # all on one machine
 NEW_PROCESSES = 0x20000000  # CLONE_NEWPID
 

@@ -1,7 +1,7 @@
 """p2pfl by `p2pfl launch`: eight processes on a ring, with the configuration that `p2pfl new` writes.
 
-The defaults, so that the others have the better of it, but for the number of rounds, since a run ends when the target
-is reached. SEARCH has the rates and steps that the others were given.
+`launch` has the defaults, so that the others have the better of it, but for the number of rounds, since a run ends when
+the target is reached. `tuned` joins all to all, as the best settings of most others do.
 """
 
 from __future__ import annotations
@@ -20,8 +20,14 @@ from p2pfl import Task
 # end
 
 PINS = ["-e ROOT[torch]"]
-CELLS = {"launch": {"graph": "ring"}}
-SEARCH = [("launch", {"graph": "ring", "rate": 0.4}), ("launch", {"graph": "ring", "rate": 0.4, "steps": 50})]
+CELLS = {"launch": {"graph": "ring"}, "tuned": {"graph": "complete", "rate": 0.4}}
+SEARCH = [
+    ("launch", {"graph": "ring", "rate": 0.4}),
+    ("launch", {"graph": "ring", "rate": 0.4, "steps": 50}),
+    ("tuned", {"graph": "complete"}),
+    ("tuned", {"graph": "complete", "rate": 0.4, "steps": 50}),
+    ("tuned", {"graph": "complete", "rate": 0.4, "steps": 10}),
+]
 HERE: list[int] = []
 
 

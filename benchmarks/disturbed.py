@@ -4,9 +4,9 @@
     python benchmarks/disturbed.py packets --rates 0,0.01,0.1,0.2 --runs 3
 
 `losses`, on the built-in quadratic, whose optimum is known, next to an undisturbed run: processes lose a folder, a
-snapshot's worth of data or a member, or run twice (scenario `digits`: the loss on the common test set). A worst node may
-end at twice the twin's excess or .01, whichever is more (digits: 1.25 times the twin's loss); of two copies exactly one
-gives up with an error. Exits with 1 if anything is wrong; the lines below a row explain it.
+snapshot's worth of data or a member, or run twice (scenario `digits`: the loss on the common test set). A worst node
+may end at twice the twin's excess or .01, whichever is more (digits: 1.25 times the twin's loss); of two copies exactly
+one gives up with an error. Exits with 1 if anything is wrong; the lines below a row explain it.
 
 `packets`, beside the simulator: eight nodes in a ring learn digits (`shards:2`) in a network namespace of their own
 whose loopback drops that share of packets in each direction, which takes root, `unshare`, `ip` and `iptables`. A row a

@@ -46,7 +46,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "mnist": {"task": "mnist", "target": 0.9},
     "cifar10": {"task": "cifar10", "target": 0.45, "rate": 0.05, "tested": 500},
 }
-NOT_MEASURED = {"DisCo": "discojs-node 2.1.1 does not install from npm alone: wrtc and tfjs-node fetch binaries from elsewhere"}
+NOT_MEASURED = {"DisCo": "discojs-node 2.1.1 did not install from npm alone: two of its parts fetch binaries elsewhere"}
 QUIET = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 HEAD = "| system | runs | to target, s | after start, s | CPU-s | MB | peak MB | rounds | lines | worst node | load |"
 HIDDEN = {"nodes", "rounds", "way", "simulated", "threads"}
@@ -59,6 +59,7 @@ def main() -> None:
     parser.add_argument("--search", action="store_true", help="also run the settings that were tried")
     parser.add_argument("--kill", action="store_true", help="instead: kill a node, or the server, and see who goes on")
     parser.add_argument("--table", action="store_true", help="only print the table of what is there")
+    parser.add_argument("--picture", type=Path, help="only print the table, and draw its digits there")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--target", type=float, help="default: the task's")
     parser.add_argument("--limit-s", type=float, default=300.0, help="where a cell names none")
@@ -67,8 +68,9 @@ def main() -> None:
     parser.add_argument("--cifar10", type=Path, default=Path("cifar10"), help="the folder of benchmarks/cifar.py")
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out" / "rivals")
     options = parser.parse_args()
-    if options.table:
+    if options.table or options.picture:
         print(table(options.out, {}))
+        draw(options.out, options.picture) if options.picture else None
         return
     every = sorted(path.stem for path in HERE.glob("*.py") if "PINS" in literals(path))
     if unknown := set(options.names) - set(every):
@@ -209,6 +211,30 @@ def table(out: Path, skipped: dict[str, str]) -> str:
     texts += ["", *killed, *(f"\n{path.read_text()}" for path in sorted(out.glob("*.md")))]
     texts += [f"not measured: {name}: {reason}" for name, reason in sorted((NOT_MEASURED | skipped).items())]
     return "\n".join(texts)
+
+
+def draw(out: Path, path: Path) -> None:
+    """Draw the quickest cell of each system on digits: seconds after start, CPU-seconds, megabytes, on scales of ten."""
+    from matplotlib import pyplot  # noqa: PLC0415 - only here
+
+    groups = defaultdict[str, list[dict[str, Any]]](list)
+    for line in results(out):
+        if line["cell"]["task"] == "digits" and "kill" not in line["cell"] and line["seconds"]:
+            groups[f"{line['name']}, {line['label']}".replace("_", " ")].append(line)
+    scales = {"learning_s": (1.0, "seconds after start"), "cpu_s": (1.0, "CPU-seconds"), "bytes": (1e6, "megabytes")}
+    names = sorted(groups, key=lambda name: -median(run["learning_s"] for run in groups[name]))
+    figure, axes = pyplot.subplots(1, 3, figsize=(10, 0.4 * len(names) + 1), sharey=True, layout="constrained")
+    for axis, (key, (scale, title)) in zip(axes, scales.items(), strict=True):
+        heights = [median(run[key] for run in groups[name]) / scale for name in names]
+        colors = ["#1f6f8b" if name.startswith("ours") else "#b8c4cc" for name in names]
+        bars = axis.barh(names, heights, color=colors)
+        simulated = [groups[name][0]["cell"].get("simulated") and key == "bytes" for name in names]
+        axis.bar_label(
+            bars, ["-" if away else f"{height:.1f}" for away, height in zip(simulated, heights, strict=True)]
+        )
+        axis.set_title(title), axis.set_xscale("log"), axis.spines[["top", "right"]].set_visible(False)
+        axis.margins(x=0.25)
+    figure.savefig(path, dpi=150)
 
 
 def _arrived(name: str, label: str, cell: dict[str, Any], runs: list[dict[str, Any]]) -> str:

@@ -214,33 +214,37 @@ def table(out: Path, skipped: dict[str, str]) -> str:
 
 
 def draw(out: Path, path: Path) -> None:
-    """Draw the quickest cell of each system on digits: seconds after start, CPU-seconds, megabytes, on scales of ten."""
-    from matplotlib import pyplot  # noqa: PLC0415 - only here
+    """Draw the cells on digits that have arrived: seconds after start, CPU-seconds, megabytes, on scales of ten."""
+    from matplotlib import pyplot as plt  # noqa: PLC0415 - only here
 
     groups = defaultdict[str, list[dict[str, Any]]](list)
     for line in results(out):
         if line["cell"]["task"] == "digits" and "kill" not in line["cell"] and line["seconds"]:
-            groups[f"{line['name']}, {line['label']}".replace("_", " ")].append(line)
+            groups[_title(line["name"], line["label"])].append(line)
     scales = {"learning_s": (1.0, "seconds after start"), "cpu_s": (1.0, "CPU-seconds"), "bytes": (1e6, "megabytes")}
     names = sorted(groups, key=lambda name: -median(run["learning_s"] for run in groups[name]))
-    figure, axes = pyplot.subplots(1, 3, figsize=(10, 0.4 * len(names) + 1), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, 3, figsize=(10, 0.4 * len(names) + 1), sharey=True, layout="constrained")
     for axis, (key, (scale, title)) in zip(axes, scales.items(), strict=True):
         heights = [median(run[key] for run in groups[name]) / scale for name in names]
-        colors = ["#1f6f8b" if name.startswith("ours") else "#b8c4cc" for name in names]
+        colors = ["#1f6f8b" if name.startswith("p2pfl,") else "#b8c4cc" for name in names]
         bars = axis.barh(names, heights, color=colors)
         simulated = [groups[name][0]["cell"].get("simulated") and key == "bytes" for name in names]
         axis.bar_label(
             bars, ["-" if away else f"{height:.1f}" for away, height in zip(simulated, heights, strict=True)]
         )
         axis.set_title(title), axis.set_xscale("log"), axis.spines[["top", "right"]].set_visible(False)
-        axis.margins(x=0.25)
+        axis.margins(x=0.25), axis.set_xticks([]), axis.minorticks_off()
     figure.savefig(path, dpi=150)
+
+
+def _title(name: str, label: str) -> str:
+    pin = re.sub(r"\[.*?\]", "", literals(HERE / f"{name}.py")["PINS"][0]).replace("-e ROOT", "p2pfl")
+    return f"{'another ' if name == 'other_p2pfl' else ''}{re.sub('==|@', ' ', pin)}, {label}"
 
 
 def _arrived(name: str, label: str, cell: dict[str, Any], runs: list[dict[str, Any]]) -> str:
     there = [run for run in runs if run["seconds"]]
-    pin = re.sub(r"\[.*?\]", "", literals(HERE / f"{name}.py")["PINS"][0]).replace("-e ROOT", "p2pfl")
-    title = f"{pin}, {label}: {', '.join(f'{key} {value}' for key, value in cell.items() if key not in HIDDEN)}"
+    title = f"{_title(name, label)}: {', '.join(f'{key} {value}' for key, value in cell.items() if key not in HIDDEN)}"
     count = f"{len(there)} of {len(runs)}" if len(there) < len(runs) else f"{len(runs)}"
     used = there or runs
 

@@ -1,12 +1,10 @@
 """gossipy 0.0.1, a simulator of gossip learning in one process: nodes call each other, and nothing crosses a socket.
 
-The search, on two busy cores, in turn: worst node's best test and rounds in 8 CPU-seconds of learning, by one step
-after each merge: ring at .05: .689, 182; .1: .769, 178; .2: .869, 247; all joined to all at .05: .822, 211; .2: .886,
-199; .1, merging after the step (`UPDATE_MERGE`): ring .792, 160; all .722, 85; taking over what comes (`UPDATE`): .106.
-With more time: ring at .8: .914, 208 rounds, 12 s; all at .4: .914, 167 rounds, 11 s. In a minute at a load of 13 to 25
-after each merge an epoch, its default, at .2: .644; two at .4: .492. A node's model is tested after its own step, as
-gossipy does. Spared are its progress bar, which costs more than a round of eight nodes, and its own tests, which
-compute four scores.
+The search, seed 0, load 1 to 2: s to .9 after the first step, rounds: one step after each merge, all joined to all at
+.4: 3.0, 138; ring at .8: 3.5, 168; at .2: 5.6, 292; at .1, merging after the step (`UPDATE_MERGE`): 9.3, 332; an
+epoch, its default, in a ring at .2: 34, 426; two, all joined to all at .4: 25, 190. A node's model is tested after its
+own step, as gossipy does. Spared are its progress bar, which costs more than a round of eight nodes, and its own
+tests, which compute four scores.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """The other project called p2pfl: FedAvg of nodes without a server, over gRPC or in one process's memory.
 
-The search, s to .9 after the start, rounds, CPU-s in all, on two busy cores: memory, 20 steps at .4: 19 s, 14, 10 (load
-14); 50: 78 s, 12, 12 (load 36); processes, 20: 53 s, 16, 71 (load 11). Rounds by steps and rate are FedAvg's, see
-flower.py. Its defaults are unkind here: four nodes train, models go out once a second, to two nodes, and Lightning's
-learner takes rows in their order; so all train, models go out five times a second, and `Local` is a learner of one's
-own, which its docs allow, with the common steps, tested as soon as a round's model is there. The graph carries votes
-and heartbeats; models go straight to all that train. Its extra for torch pins torchvision 0.17 and so torch 2.2: it is
-not installed; Scaffold and FedProx need it and were not tried. The package cannot be imported without opendp. Its wheel
-has no certificates, so gRPC is not encrypted. For a killed node it waits 20 s (by default 300). SEARCH also has three
-settings not yet run: the full graph, models once a second to two nodes, four that train.
+The search, seed 0, load 3 to 6: s to .9 after the start, rounds, CPU-s in all: processes, 50 steps at .4: 25.6, 13,
+59; 20: 34.9, 17, 73; memory, 50: 14.2, 11, 11.6; 20: 16.8, 15, 12.1; 50 and the full graph: 19.0, 14, 17.2; 50 and
+models once a second to two nodes: .878 after 75 s; 20 and four that train: 14.5, 17, 5.9. Rounds by steps and rate are
+FedAvg's, see flower.py. Its defaults are unkind here: four nodes train, models go out once a second, to two nodes, and
+Lightning's learner takes rows in their order; so all train, models go out five times a second, and `Local` is a
+learner of one's own with the common steps, tested as soon as a round's model is there. The graph carries votes and
+heartbeats; models go straight to all that train. Its extra for torch pins torchvision 0.17 and so torch 2.2: it is not
+installed; Scaffold and FedProx need it and were not tried. The package cannot be imported without opendp. Its wheel
+has no certificates, so gRPC is not encrypted. For a killed node it waits 20 s (by default 300).
 """
 
 from __future__ import annotations

@@ -31,7 +31,10 @@ from flwr.serverapp.strategy import FedAvg
 # end
 
 PINS = ["flwr[simulation]==1.42.0", "torch"]
-CELLS = {"simulation": {"rate": 0.4, "simulated": True}, "processes": {"rate": 0.4, "steps": 50, "limit_s": 600.0}}
+CELLS = {
+    "simulation": {"rate": 0.4, "simulated": True},
+    "processes": {"rate": 0.4, "steps": 50, "limit_s": 600.0, "repeats": 1},
+}
 SEARCH = [
     ("simulation", {"simulated": True}),
     ("simulation", {"rate": 0.8, "simulated": True}),

@@ -123,9 +123,10 @@ def cells(name: str, options: argparse.Namespace, repeat: int) -> list[tuple[str
 
     def whole(cell: dict[str, Any]) -> dict[str, Any]:
         own: dict[str, Any] = cell.get(options.task, {})
-        return asked | {key: value for key, value in cell.items() if key not in TASKS} | own
+        return asked | {key: value for key, value in cell.items() if key not in {*TASKS, "repeats"}} | own
 
-    every = [(label, whole(cell)) for label, cell in constants.get("CELLS", {}).items()]
+    best = constants.get("CELLS", {}).items()
+    every = [(label, whole(cell)) for label, cell in best if repeat < cell.get("repeats", options.repeats)]
     if options.kill:
         victims, real = [1, *constants.get("SERVER", [])], [each for each in every if "simulated" not in each[1]]
         return [(label, cell | {"kill": victim}) for label, cell in real for victim in victims]

@@ -226,13 +226,11 @@ def draw(out: Path, path: Path) -> None:
     names = sorted(groups, key=lambda name: -median(run["learning_s"] for run in groups[name]))
     figure, axes = plt.subplots(1, 3, figsize=(10, 0.4 * len(names) + 1), sharey=True, layout="constrained")
     for axis, (key, (scale, title)) in zip(axes, scales.items(), strict=True):
-        heights = [median(run[key] for run in groups[name]) / scale for name in names]
+        unseen = {name for name in names if key == "bytes" and groups[name][0]["cell"].get("simulated")}
+        heights = [0 if name in unseen else median(run[key] for run in groups[name]) / scale for name in names]
         colors = ["#1f6f8b" if name.startswith("p2pfl,") else "#b8c4cc" for name in names]
         bars = axis.barh(names, heights, color=colors)
-        simulated = [groups[name][0]["cell"].get("simulated") and key == "bytes" for name in names]
-        axis.bar_label(
-            bars, ["-" if away else f"{height:.1f}" for away, height in zip(simulated, heights, strict=True)]
-        )
+        axis.bar_label(bars, [f" {height:.1f}" if height else "" for height in heights])
         axis.set_title(title), axis.set_xscale("log"), axis.spines[["top", "right"]].set_visible(False)
         axis.margins(x=0.25), axis.set_xticks([]), axis.minorticks_off()
     figure.savefig(path, dpi=150)

@@ -41,13 +41,13 @@ def framed(*parts: bytes) -> bytes:
     return b"".join(struct.pack("<Q", len(part)) + part for part in parts)
 
 
-def H(use: str, *parts: bytes, key: bytes = b"", size: int = 32) -> bytes:
+def H(use: str, *parts: bytes, key: bytes = b"", size: int = 32) -> bytes:  # noqa: N802 - the page's name
     return hashlib.blake2b(framed(*parts), digest_size=size, key=key, person=use.encode()).digest()
 
 
-class Federation(NamedTuple):
-    id: bytes
-    settings: tuple[tuple[str, bytes], ...]
+class Members(NamedTuple):
+    id: bytes  # of the federation
+    settings: tuple[tuple[str, bytes], ...]  # names and values
     keys: tuple[bytes, ...]  # of all members, by index
 
     def blinded(self, transcript: bytes) -> bytes:
@@ -58,8 +58,8 @@ class Federation(NamedTuple):
 class Handshake:
     """The dialer calls `first` and `third`, the other end `second` and `last`; `agrees` compares the settings."""
 
-    def __init__(self, federation: Federation, seed: bytes, secret: bytes = b"") -> None:
-        self.federation, self.secret = federation, secret or secrets.token_bytes(32)
+    def __init__(self, members: Members, seed: bytes, secret: bytes = b"") -> None:
+        self.members, self.secret = members, secret or secrets.token_bytes(32)
         self.public, self.signing = sodium.crypto_sign_seed_keypair(seed)
         self.point = sodium.crypto_scalarmult_base(self.secret)
 
@@ -95,7 +95,7 @@ class Handshake:
         self.key = partial(H, key=prk)
 
     def introduce(self, role: str, after: str) -> bytes:
-        identity, key = self.public + self.federation.blinded(self.th), self.key(f"seal {role}", self.th1)
+        identity, key = self.public + self.members.blinded(self.th), self.key(f"seal {role}", self.th1)
         statement, mac = self.statement(role, identity)
         plain = identity + sodium.crypto_sign(statement, self.signing)[:64] + mac
         sealed = sodium.crypto_aead_chacha20poly1305_ietf_encrypt(plain, self.th, bytes(12), key)
@@ -110,7 +110,7 @@ class Handshake:
         if len(identity) not in range(64, 64 + 64 * 32, 32) or mac != right:
             raise ValueError("length or MAC")
         sodium.crypto_sign_open(signature + statement, identity[:32])
-        self.agrees = identity[32:] == self.federation.blinded(self.th)
+        self.agrees = identity[32:] == self.members.blinded(self.th)
         self.th = H(after, self.th, sealed)
         return identity[:32]
 
@@ -133,10 +133,8 @@ class Frame(NamedTuple):
 
     def digest(self) -> bytes:
         """Of a Request."""
-        incarnation, seq, version, echo, *floats, _, audit = self.fields
-        head = struct.pack(
-            "<QQQqdddBB", incarnation, seq, version, -1 if echo is None else echo, *floats, 0, len(audit)
-        )
+        echo, audit = -1 if self.fields[3] is None else self.fields[3], self.fields[8]
+        head = struct.pack("<QQQqdddBB", *self.fields[:3], echo, *self.fields[4:7], 0, len(audit))
         return xxhash.xxh3_128_digest(head + audit + self.body, seed=1)
 
 
@@ -188,16 +186,20 @@ class Line:
         try:
             chunk = await self.get(timeout_s)
         except TimeoutError:
-            return None
+            chunk = b""
         if not chunk:
             return None
         magic, version, kind, flags, header_length, length = PREFIX.unpack_from(chunk)
-        if magic != b"p2" or version not in {VERSION, FIRST_VERSION} or header_length > MOST_HEADER or flags & ~REST:
-            raise ValueError("prefix")
         fields, body = msgpack.unpackb(chunk[PREFIX.size :][:header_length]), chunk[PREFIX.size + header_length :]
         most_body = 16 if flags & REST else most_body if kind in {Type.REQUEST, Type.REPLY} else 0
-        if length > most_body or FIELDS.get(kind) not in {None, len(fields)}:
-            raise ValueError("length")
+        known = magic == b"p2" and version in {VERSION, FIRST_VERSION} and flags in {0, REST}
+        if (
+            not known
+            or header_length > MOST_HEADER
+            or length > most_body
+            or FIELDS.get(kind) not in {None, len(fields)}
+        ):
+            raise ValueError("prefix")
         while len(body) < length:
             part = await self.get()
             body, self.received = body + part, self.received + len(part)
@@ -214,17 +216,17 @@ class Edge:
 
     def __init__(self, x: np.ndarray, samples: int, *, initiates: bool, degree: int = 1, gamma: float = 1.0) -> None:
         self.x, self.samples, self.gamma, self.weight = x, samples, gamma, samples / (degree + 1)
-        self.initiates, self.exchanges, self.has_replicas = initiates, 0, True
+        self.initiates, self.exchanges, self.pace_s, self.audited = initiates, 0, 0.0, False  # audited in this session
         self.reset(0)
 
     def reset(self, incarnation: int) -> None:
-        self.incarnation, self.seq, self.k = incarnation, 0, 1.0  # k of the last transaction
+        self.incarnation, self.has_replicas = incarnation, True
+        self.seq, self.k = 0, 1.0  # of the last transaction
         self.own, self.other = np.zeros_like(self.x), np.zeros_like(self.x)  # the replicas
         self.chain = self.chain_before = bytes(16)
         self.digest = b""  # of the pending Request, or else of the last one
         self.request = self.reply = None  # pending; to the last Request
         self.shown = self.echo = None  # own version and the neighbor's in the last transaction
-        self.audited = False  # in this session
 
     def audit(self) -> bytes:
         first, second = (self.own, self.other) if self.initiates else (self.other, self.own)
@@ -245,7 +247,7 @@ class Edge:
     def freeze(self, version: int) -> None:
         audit = b"" if self.audited and (self.seq + 1) % 64 else self.audit()
         fields = [self.incarnation, self.seq + 1, version, self.echo, self.weight, self.s(version, self.shown)]
-        self.request = Frame(Type.REQUEST, [*fields, 0.0, [], audit], bytes(self.x - self.own))
+        self.request = Frame(Type.REQUEST, [*fields, self.pace_s, [], audit], bytes(self.x - self.own))
         self.digest, self.audited = self.request.digest(), True
 
     def hear_request(self, request: Frame, version: int) -> Frame | None:
@@ -263,7 +265,7 @@ class Edge:
         if seq != self.seq + 1 or terms or other is None or audit not in {b"", self.audit()}:
             return Frame(Type.ASK, [incarnation, seq, digest])
         k = self.gamma * min(weight, self.weight) * min(staleness, self.s(version, echo))
-        fields = [incarnation, seq, digest, version, k, 0.0, [], self.weight]
+        fields = [incarnation, seq, digest, version, k, self.pace_s, [], self.weight]
         self.digest, self.reply = digest, Frame(Type.REPLY, fields, bytes(self.x - self.own))
         self.apply(self.reply.body, other, self.reply, version, theirs)
         return self.reply
@@ -303,7 +305,6 @@ class Edge:
         ahead = pending == seq_r and (digest_i, chain_i) == (digest_r, before_r)  # only its Reply was lost
         if inc_i != inc_r or not (has_i and has_r and (level or ahead)):
             self.reset(max(inc_i, inc_r) + 1)
-            self.has_replicas = True
         elif ahead and self.request:
             self.request = self.request._replace(flags=REST)
 
@@ -311,18 +312,15 @@ class Edge:
 class Peer:
     """Has `reach` edges to the farthest member. It does `rounds` rounds, then closes in step with its neighbor."""
 
-    def __init__(self, federation, seed, neighbor, x, samples, *, reach, rounds, closing_rounds=10) -> None:
-        self.federation, self.seed, self.remote = federation, seed, federation.keys[neighbor]
-        self.index = federation.keys.index(sodium.crypto_sign_seed_keypair(seed)[0])
+    def __init__(self, members, seed, neighbor, x, samples, *, reach, rounds, closing_rounds=10) -> None:
+        self.members, self.seed, self.remote = members, seed, members.keys[neighbor]
+        self.index = members.keys.index(sodium.crypto_sign_seed_keypair(seed)[0])
         self.edge = Edge(x, samples, initiates=self.index < neighbor)
         self.reach, self.rounds, self.closing_rounds = reach, rounds, closing_rounds
         self.own, self.neighbor = (SimpleNamespace(version=0, closing=None, level=0, done=False) for _ in range(2))
         self.trained = self.begun = self.through = 0  # the last two are sets of members, as bits
-        self.boot, self.number, self.line = secrets.token_bytes(16), 0, None  # of the last session
+        self.boot, self.number, self.line, self.ended = secrets.token_bytes(16), 0, None, asyncio.Event()
         self.life, self.process = secrets.randbits(52) + 1, secrets.randbits(52) + 1
-
-    def over(self) -> bool:
-        return self.own.done and self.neighbor.done
 
     def sets(self) -> list[bytes]:
         return [bits.to_bytes((bits.bit_length() + 7) // 8, "little") for bits in (self.begun, self.through)]
@@ -346,7 +344,7 @@ class Peer:
         elif exchanged and (neighbor.done or (neighbor.closing is not None and neighbor.closing >= own.closing)):
             own.closing, own.version = own.closing + 1, own.version + 1
 
-    def hear(self, frame: Frame) -> Frame | None:
+    def hear(self, frame: Frame) -> Frame | None:  # noqa: C901, PLR0912 - a table
         """The answer, if there is one."""
         edge, neighbor, kind, fields = self.edge, self.neighbor, frame.kind, frame.fields
         if kind in range(Type.REQUEST, Type.LIVES) and not self.met:
@@ -407,7 +405,7 @@ class Peer:
         self.line, self.first, self.told, self.busy_until = line, self.hello(), [], 0.0
         self.edge.audited = self.met = False
         await line.send(Frame(Type.OFFER, [VERSION, VERSION, []], version=FIRST_VERSION))
-        while not self.over() and self.line is line:
+        while not (self.own.done and self.neighbor.done):
             frame = await line.frame(self.edge.x.nbytes, 0.25)
             answers = [self.hear(frame) if frame else None, *(self.news() if self.met else [])]
             for answer in filter(None, answers):
@@ -415,17 +413,20 @@ class Peer:
             now = time.monotonic()
             if now > line.sent_at + HEARTBEAT_S:
                 await line.put(b"")
-            if now > min(line.heard_at + SILENCE_S, line.born + SESSION_S + 60 * (not dialed)):
+            age_s = SESSION_S if dialed else SESSION_S + 60
+            if now > min(line.heard_at + SILENCE_S, line.born + age_s) or self.line is not line:
                 break
+        else:
+            self.ended.set()
         await line.put(b"", FINAL)
 
 
 async def dial(peer: Peer, url: str) -> None:
     """Sessions over lines that this end dials, until both ends are done."""
-    while not peer.over():
+    while not peer.ended.is_set():
         with contextlib.suppress(*BROKEN):
             async with aiohttp.ClientSession() as http, http.ws_connect(url, max_msg_size=MOST_MESSAGE) as ws:
-                handshake = Handshake(peer.federation, peer.seed)
+                handshake = Handshake(peer.members, peer.seed)
                 await ws.send_bytes(handshake.first(peer.remote))
                 await ws.send_bytes(handshake.third(await ws.receive_bytes(timeout=NOTICE_S)))
                 if handshake.agrees:
@@ -440,7 +441,7 @@ async def listen(peer: Peer, port: int) -> None:
         ws = web.WebSocketResponse(max_msg_size=MOST_MESSAGE)
         await ws.prepare(request)
         with contextlib.suppress(*BROKEN):
-            handshake = Handshake(peer.federation, peer.seed)
+            handshake = Handshake(peer.members, peer.seed)
             await ws.send_bytes(handshake.second(await ws.receive_bytes(timeout=NOTICE_S)))
             handshake.last(await ws.receive_bytes(timeout=NOTICE_S))
             if handshake.agrees and handshake.remote == peer.remote:
@@ -450,5 +451,4 @@ async def listen(peer: Peer, port: int) -> None:
     app = web.Application()
     app.router.add_get("/p2pfl", accept)
     async with TestServer(app, port=port):
-        while not peer.over():
-            await asyncio.sleep(0.1)
+        await peer.ended.wait()

@@ -56,16 +56,13 @@ class Members(NamedTuple):
 
 
 class Handshake:
-    """The dialer calls `first` and `third`, the other end `second` and `last`; `agrees` compares the settings."""
+    """The dialer, which names `remote`, sends `m1` and `third`; the other end `second`, and hears `last`."""
 
-    def __init__(self, members: Members, seed: bytes, secret: bytes = b"") -> None:
+    def __init__(self, members: Members, seed: bytes, remote: bytes = b"", secret: bytes = b"") -> None:
         self.members, self.secret = members, secret or secrets.token_bytes(32)
         self.public, self.signing = sodium.crypto_sign_seed_keypair(seed)
         self.point = sodium.crypto_scalarmult_base(self.secret)
-
-    def first(self, remote: bytes) -> bytes:
         self.remote, self.m1 = remote, self.tagged(self.point, remote)
-        return self.m1
 
     def second(self, m1: bytes) -> bytes:
         if m1 != self.tagged(m1[:32], self.public):
@@ -103,6 +100,7 @@ class Handshake:
         return sealed
 
     def meet(self, role: str, after: str, sealed: bytes) -> bytes:
+        """The other end's identity; `agrees` says whether it has the same federation and settings."""
         key = self.key(f"seal {role}", self.th1)
         plain = sodium.crypto_aead_chacha20poly1305_ietf_decrypt(sealed, self.th, bytes(12), key)
         identity, signature, mac = plain[:-96], plain[-96:-32], plain[-32:]
@@ -132,7 +130,6 @@ class Frame(NamedTuple):
         return PREFIX.pack(b"p2", self.version, self.kind, self.flags, len(header), len(self.body)) + header
 
     def digest(self) -> bytes:
-        """Of a Request."""
         echo, audit = -1 if self.fields[3] is None else self.fields[3], self.fields[8]
         head = struct.pack("<QQQqdddBB", *self.fields[:3], echo, *self.fields[4:7], 0, len(audit))
         return xxhash.xxh3_128_digest(head + audit + self.body, seed=1)
@@ -219,7 +216,7 @@ class Edge:
         self.initiates, self.exchanges, self.pace_s, self.audited = initiates, 0, 0.0, False  # audited in this session
         self.reset(0)
 
-    def reset(self, incarnation: int) -> None:
+    def reset(self, incarnation: int) -> Frame:
         self.incarnation, self.has_replicas = incarnation, True
         self.seq, self.k = 0, 1.0  # of the last transaction
         self.own, self.other = np.zeros_like(self.x), np.zeros_like(self.x)  # the replicas
@@ -227,6 +224,7 @@ class Edge:
         self.digest = b""  # of the pending Request, or else of the last one
         self.request = self.reply = None  # pending; to the last Request
         self.shown = self.echo = None  # own version and the neighbor's in the last transaction
+        return Frame(Type.RESYNC, [incarnation])
 
     def audit(self) -> bytes:
         first, second = (self.own, self.other) if self.initiates else (self.other, self.own)
@@ -276,7 +274,7 @@ class Edge:
         _, _, version, _, weight, staleness, *_ = self.request.fields
         other, k = self.moved(reply.body), reply.fields[4]
         if other is None or reply.fields[6] or not 0 <= k <= self.gamma * weight * staleness:
-            return self.resync()
+            return self.reset(self.incarnation + 1)
         self.request = self.apply(self.request.body, other, reply, version, reply.fields[3])
         return None
 
@@ -287,10 +285,6 @@ class Edge:
         chain = xxhash.xxh3_128_digest(self.chain + self.digest + reply.body, seed=2)
         self.chain_before, self.chain, self.seq = self.chain, chain, self.seq + 1
         self.shown, self.echo, self.exchanges = version, theirs, self.exchanges + 1
-
-    def resync(self) -> Frame:
-        self.reset(self.incarnation + 1)
-        return Frame(Type.RESYNC, [self.incarnation])
 
     def hello(self) -> list[Any]:
         pending = self.request and self.request.fields[1]
@@ -330,7 +324,7 @@ class Peer:
         return Frame(Type.HELLO, [*self.edge.hello(), *vars(self.own).values(), *who])
 
     def advance(self) -> None:
-        """Begin; once the last version is exchanged, train (here nothing is learned), close, and be done."""
+        """Begin; once the last version is exchanged, train (nothing is learned here), close, and be done."""
         own, neighbor, me, exchanged = self.own, self.neighbor, 1 << self.index, self.edge.shown == self.own.version
         if own.level is not None and own.level < self.reach:
             own.level = self.reach if neighbor.level is None else 1 + neighbor.level
@@ -373,7 +367,7 @@ class Peer:
             case Type.RESYNC if fields[0] > edge.incarnation:
                 edge.reset(fields[0])
             case Type.ASK if edge.request and fields == [*edge.request.fields[:2], edge.digest]:
-                return edge.resync()
+                return edge.reset(edge.incarnation + 1)
             case Type.BUSY:
                 self.busy_until, self.told = time.monotonic() + fields[2], []
             case Type.DONE:
@@ -381,7 +375,7 @@ class Peer:
         return None
 
     def news(self) -> list[Frame]:
-        """What is to be said without being asked."""
+        """What is to be said without being asked, and was not said before."""
         edge, own, before = self.edge, self.own, None
         while before != (before := (*vars(own).values(), self.through)):
             self.advance()
@@ -426,8 +420,8 @@ async def dial(peer: Peer, url: str) -> None:
     while not peer.ended.is_set():
         with contextlib.suppress(*BROKEN):
             async with aiohttp.ClientSession() as http, http.ws_connect(url, max_msg_size=MOST_MESSAGE) as ws:
-                handshake = Handshake(peer.members, peer.seed)
-                await ws.send_bytes(handshake.first(peer.remote))
+                handshake = Handshake(peer.members, peer.seed, peer.remote)
+                await ws.send_bytes(handshake.m1)
                 await ws.send_bytes(handshake.third(await ws.receive_bytes(timeout=NOTICE_S)))
                 if handshake.agrees:
                     await peer.session(Line(ws, handshake), dialed=True)

@@ -85,7 +85,7 @@ message flood:
 + if True:
 = p2pfl/core/limits.py
 quarantine: core/test_standing.py::test_five_models_that_cannot_be_lead_to_quarantine
-- if self._points < ENOUGH or self.is_quarantined(now):
+- if self._points < QUARANTINE_POINTS or self.is_quarantined(now):
 + if True:
 = p2pfl/core/exchange.py
 bounded factor: core/test_initiator.py::test_a_factor_out_of_bounds_is_never_applied_but_leads_to_a_new_incarnation

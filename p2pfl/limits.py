@@ -81,6 +81,7 @@ MESSAGE_BURST = 32.0  # the messages of any one rate that may come at once
 LONGEST_WAIT_S = 60.0  # the longest wait that these rates demand
 TELLS_PER_S = 500.0  # the versions that a node may send a neighbor per second; a later one makes up for one left out
 OTHERS_PER_S = 50.0  # other messages per second; honest: repeats once a second, and one more for each of 20 Busy
+HELLOS_PER_S = 2.0  # greetings answered per second; honest: one for each session, and one a second until ours is there
 HEARD_MULTIPLE = 2.0  # what is accepted, as a multiple of what an honest node sends; honest: 1
 LONGEST_STALL_S = 45.0  # for so long a process may hang and still accept all messages sent then; then its sessions end
 RESYNC_WINDOW_S = 60.0  # the seconds in which resyncs are counted

@@ -150,7 +150,7 @@ class Stopping:
             if now - said_at >= SAID_AGAIN_S:
                 said_at = now
                 log.warning("%s: waiting for the disk, tried again every %g s: %s", folder, RETRY_S, reason)
-            self.for_disk, self._is_gone = True, not folder.exists()
+            self.for_disk, self._is_gone = True, not await asyncio.to_thread(folder.exists)
             if self._is_gone and self.hurries:
                 return False
             self._show(WAITING_FOR_DISK)

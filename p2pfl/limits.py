@@ -20,6 +20,7 @@ MOST_CONTROL = 8  # the control connections at a time, each with up to a MiB; ho
 CONTROL_PER_S = 0.5  # visits per second of an unlisted address, or of a member without a session
 CONTROL_BURST = 16.0  # such visits at once
 NEIGHBOR_HANDSHAKES = 2.0  # the handshakes at once for each neighbor: all may share one address, and start together
+MOST_OPENINGS = 1024  # the latest openings of handshakes, none of which is answered again; honest: each is sent once
 BACKLOG = 100  # the connections that the operating system queues until they are accepted
 ACCEPTED_AT_ONCE = 16  # the connections accepted in a row before the loop does other work
 MOST_UNPROVEN = 32  # the most connections without time of their own that may yet show that they are no strangers'

@@ -7,9 +7,8 @@ in each of which it dials the other, dials the intruder or is dialed; B is in th
 speaks versions 9 and 10, B speaks 9. All combinations, in all orders.
 
 Not here: control connections, chunks after the first of each direction, terms of a wrong type. One ephemeral key of the
-intruder's own is enough, as nobody compares two for being different. Who dials does so before all else, which only
-tells the intruder more; and a key leaks at the start or with the end of a handshake: until the next ends the intruder
-can do with it whatever it could before it leaked later.
+intruder's own is enough, as nobody compares two. Who dials does so before all else, which only tells the intruder more;
+a key leaks at the start or with the end of a handshake, before which it is worth no less than later.
 """
 
 from __future__ import annotations
@@ -185,10 +184,9 @@ class Handshake:
                     yield place, *self._taken(side, Local("done" if fits else "refused", theirs, who, took, who == out))
 
     def _taken(self, side, local):
-        run, said = self.run(side, local.theirs, local.took), []
-        said += [run.said] if side.dialed else []
-        said += [self.offer(run.keys[side.dialed is None], VERSIONS[side.owner])] if local.stage == "done" else []
-        return local, said
+        run = self.run(side, local.theirs, local.took)
+        offer = [self.offer(run.keys[side.dialed is None], VERSIONS[side.owner])] if local.stage == "done" else []
+        return local, [*([run.said] if side.dialed else []), *offer]
 
     def broken(self, sides, locals_, known):
         """What does not hold in this state; None if all does."""
@@ -233,11 +231,8 @@ class Handshake:
         def reach_and_leak(state, known, heard, before, what):
             found = reach(state, known, heard, before, what)
             for name in MEMBERS if state[2] is None else ():
-                keys, more = (
-                    (term("secret", f"signing {name}"), term("secret", f"static {name}")),
-                    f"{what}; the key of {name} leaks",
-                )
-                found = found or reach((*state[:2], name), known, (*heard, *keys), before, more)
+                more = *heard, *(term("secret", f"{kind} {name}") for kind in ("signing", "static"))
+                found = found or reach((*state[:2], name), known, more, before, f"{what}; the key of {name} leaks")
             return found
 
         for sides, known in self.beginnings(sessions):

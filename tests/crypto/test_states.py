@@ -89,13 +89,13 @@ class Side(NamedTuple):
 
 
 class Local(NamedTuple):
-    """How far a session is: the ephemeral key and the introduction that it took, and if the key of whose was out."""
+    """How far a session is: the ephemeral key and the introduction that it took, and if whose owner is honest."""
 
     stage: str = "begun"
     theirs: int = -1
     who: str = ""
     took: int = -1
-    was_out: bool = False
+    trusts: bool = False
 
 
 class Run(NamedTuple):
@@ -159,8 +159,8 @@ class Handshake:
         for federation, of_a, of_b in product(FEDERATIONS, *chosen):
             sides = []
             for owner, dialed in (*of_a, *of_b):
-                reused = "fresh" in self.without or (dialed is None and "fresh responder" in self.without)
-                name = f"static {owner}" if reused else f"ephemeral {len(sides)}"
+                name = f"ephemeral {len(sides)}" if dialed or "fresh responder" not in self.without else f"of {owner}"
+                name = f"static {owner}" if "fresh" in self.without else name
                 sides.append(Side(owner, dialed, federation if owner == "B" else "one", term("secret", name)))
             said = [self.first(term("power", side.x), side.dialed) for side in sides if side.dialed]
             yield tuple(sides), INTRUDER.with_(*said)
@@ -181,7 +181,8 @@ class Handshake:
                 took = self.introduction(self.run(side, theirs, -1), role, who, federation)
                 if known.can_make(took):
                     fits = federation == side.federation or "federation" in self.without
-                    yield place, *self._taken(side, Local("done" if fits else "refused", theirs, who, took, who == out))
+                    then = Local("done" if fits else "refused", theirs, who, took, who not in {"M", out})
+                    yield place, *self._taken(side, then)
 
     def _taken(self, side, local):
         run = self.run(side, local.theirs, local.took)
@@ -194,6 +195,8 @@ class Handshake:
         ends = [(side, each, self.run(side, each.theirs, each.took)) for side, each in begun]
         done = [end for end in ends if end[1].stage == "done"]
         for (side, local, run), (other, its, that) in combinations(done, 2):
+            if not (local.trusts or its.trusts):
+                continue
             if run.th3 == that.th3 and (side.dialed is None) == (other.dialed is None):
                 return f"a replay: {side.owner} has one session twice"
             if run.keys == that.keys and (side.owner, local.who) != (its.who, other.owner):
@@ -203,7 +206,7 @@ class Handshake:
     def _lacks(self, side, local, run, ends, known):
         if side.dialed not in {None, local.who}:
             return f"{side.owner} has dialed {side.dialed} and takes {local.who} for it"
-        if local.who not in MEMBERS or local.was_out:
+        if not local.trusts:
             return None
         if any(map(known.can_make, run.keys)):
             return f"the intruder has the keys of a session of {side.owner} with {local.who}"
@@ -220,7 +223,7 @@ class Handshake:
         """How many states there are, and, if something breaks in one, the shortest way to it."""
         waiting, came = deque(), {}
 
-        def reach(state, known, heard, before, what):
+        def reach(state, known, heard, before, *what):
             if state in came:
                 return None
             came[state] = before, what
@@ -228,24 +231,21 @@ class Handshake:
             why = self.broken(*state[:2], known)
             return why and trace(came, state, why)
 
-        def reach_and_leak(state, known, heard, before, what):
-            found = reach(state, known, heard, before, what)
+        def reach_and_leak(state, known, heard, before, *what):
+            found = reach(state, known, heard, before, *what)
             for name in MEMBERS if state[2] is None else ():
                 more = *heard, *(term("secret", f"{kind} {name}") for kind in ("signing", "static"))
-                found = found or reach((*state[:2], name), known, more, before, f"{what}; the key of {name} leaks")
+                found = found or reach((*state[:2], name), known, more, before, *what, f"the key of {name} leaks")
             return found
 
         for sides, known in self.beginnings(sessions):
             reach_and_leak((sides, (Local(),) * len(sides), None), known, (), None, "who dials has dialed")
         while waiting:
             state, known = waiting.popleft()
-            sides, locals_, out = state
             for place, local, heard in self.steps(*state, known):
-                after = sides, (*locals_[:place], local, *locals_[place + 1 :]), out
-                what = f"session {place}, of {sides[place].owner}, with {local.who or '?'}, is {local.stage}"
-                what += f": it has the ephemeral key of {SHAPES[SHAPES[local.theirs][1]][1]}"
+                after = state[0], (*state[1][:place], local, *state[1][place + 1 :]), state[2]
                 go = reach_and_leak if local.stage == "done" else reach
-                if found := go(after, known, heard, state, what):
+                if found := go(after, known, heard, state, (place, local)):
                     return len(came), found
         return len(came), None
 
@@ -257,19 +257,24 @@ def meet(side, run, other, its, that):
 
 
 def trace(came, state, why):
-    dials = ", ".join(f"{side.owner} {f'dials {side.dialed}' if side.dialed else 'is dialed'}" for side in state[0])
-    lines = [why]
+    sides, lines = state[0], [why]
+
+    def told(place, local):
+        key = SHAPES[SHAPES[local.theirs][1]][1]
+        return f"session {place}, of {sides[place].owner}, is {local.stage} with {local.who or '?'} and the key {key}"
+
     while state is not None:
         state, what = came[state]
-        lines.append(what)
-    return "\n  ".join([dials, *reversed(lines)])
+        lines.append("; ".join(each if isinstance(each, str) else told(*each) for each in what))
+    dials = (f"{side.owner} {f'dials {side.dialed}' if side.dialed else 'is dialed'}" for side in sides)
+    return "\n  ".join([", ".join(dials), *reversed(lines)])
 
 
 def test_no_intruder_breaks_the_handshake_in_any_state():
     count, found = Handshake().explore()
     print(f"{count:,} states")  # noqa: T201
     assert found is None, found
-    assert count == 0, "docs/decisions/0062-handshake.md says how many"
+    assert count == 55_378, "docs/decisions/0062-handshake.md says how many"
 
 
 @pytest.mark.parametrize(
@@ -285,10 +290,10 @@ def test_no_intruder_breaks_the_handshake_in_any_state():
         (["sealed offer"], "A may take other versions for those of B"),
         (["identity", "seal"], "A has a session with B, which has none such with A"),
     ],
-    ids=" and ".join,
+    ids=lambda each: " and ".join(each) if isinstance(each, list) else "",
 )
 def test_without_a_defence_the_search_finds_the_shortest_attack(without, why):
-    _, found = Handshake(*without).explore()
+    _, found = Handshake(*without).explore(sessions=2 if "fresh responder" in without else 1)
     print(found)  # noqa: T201
     assert found.splitlines()[-1].strip() == why
 

@@ -92,7 +92,7 @@ class Stopping:
         self._testing = False
         self._asked_again = False
         """True if the node was asked again after the core had ended."""
-        self._is_gone = False
+        self.is_gone = False
         """True if the folder that does not take the state is not there any more."""
 
     @property
@@ -130,7 +130,7 @@ class Stopping:
         A wait for the disk ends only on a second request, because ending it discards unsaved rounds; for a folder that
         is gone on the first.
         """
-        if self._testing or (self.for_disk and (self.hurries or self._is_gone)):
+        if self._testing or (self.for_disk and (self.hurries or self.is_gone)):
             self.hurried.set()
         elif self.for_disk:
             log.warning("the last rounds are not on disk yet: stop again to discard them")
@@ -150,8 +150,8 @@ class Stopping:
             if now - said_at >= SAID_AGAIN_S:
                 said_at = now
                 log.warning("%s: waiting for the disk, tried again every %g s: %s", folder, RETRY_S, reason)
-            self.for_disk, self._is_gone = True, not await asyncio.to_thread(folder.exists)
-            if self._is_gone and self.hurries:
+            self.for_disk, self.is_gone = True, not await asyncio.to_thread(folder.exists)
+            if self.is_gone and self.hurries:
                 return False
             self._show(WAITING_FOR_DISK)
             if await self._hurried_within(RETRY_S):

@@ -32,11 +32,12 @@ from p2pfl.features.sums import (
     Total,
     Want,
     Wave,
+    WideHave,
     Working,
     encode_statement,
 )
 from p2pfl.features.sums.talk import CHANNEL as SUMS
-from p2pfl.features.sums.talk import THIN
+from p2pfl.features.sums.talk import THIN, WIDE
 from p2pfl.features.tables.agreeing import CHANNEL as SCHEMA
 from p2pfl.features.tables.agreeing import ProposalPart, ProposalsHeld
 from p2pfl.wire import Offer, PartHeld, Receipt, Side, encode
@@ -181,6 +182,7 @@ ASIDE = [
     (SUMS, Credit(taken=7), "921f07"),
     (SUMS, Farewell(), "9120"),
     (THIN, ThinPost(author=2, statement=[5, D1, 3, 0], signature=b""), f"942102{'9405c410' + '01' * 16 + '0300'}c400"),
+    (WIDE, WideHave(digest=D1, ids=D2, asks=False), f"9422c410{'01' * 16}c410{'02' * 16}c2"),
     (
         STANDINGS,
         SumStanding(member=2, serial=300, sums=4, digest=bytes(32), signature=bytes([9]) * 64),

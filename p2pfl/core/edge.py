@@ -196,7 +196,7 @@ class Edge:
         """Determine which process and lifetime is speaking, before the two greetings are judged."""
         line, peer = self.line, self.peer
         if line.theirs is not None:
-            return line.hear_hello(hello)
+            return line.hear_hello(hello, now)
         number, lifetimes, copies = line.session, self.common.told_lifetimes.lifetimes, line.copies
         lifetime, known = Lifetime(hello.generation, hello.life), lifetimes.latest.get(peer)
         news = lifetimes.judge_greeting(peer, lifetime)
@@ -204,7 +204,7 @@ class Edge:
         if copies.note_greeting(hello.process, now):
             text = "one key speaks from two places: two running processes have its node.key; the later one must stop"
             effects.append(Alarm(kind="two-places", peer=peer, text=text))
-        effects += line.hear_hello(hello)
+        effects += line.hear_hello(hello, now)
         self.progress.hear_hello(hello, now)
         effects += self._judge(now)
         # After any new incarnation of the edge that it may have caused: the disk has both, or neither.

@@ -22,7 +22,7 @@ from p2pfl.core.limits import Fault, Patience, Reputation, ResyncLimit, TokenBuc
 from p2pfl.core.members import FIRST_LIFETIME, Copies, Lifetime, Lifetimes, MemberProgress, News, digest_of
 from p2pfl.core.messages import Done, Hello, LivesTold, Message, Ready, Reply, Request
 from p2pfl.core.settings import ALWAYS, NEVER, Facts, Settings, Turns, schedule_index
-from p2pfl.limits import INBOX, MOST_LIVES_TOLD, UNANSWERED_S
+from p2pfl.limits import HELLOS_PER_S, INBOX, MOST_LIVES_TOLD, UNANSWERED_S
 
 REPEAT_S = 1.0
 
@@ -37,6 +37,8 @@ class EdgeLine:
     """The limit on reports of lifetimes that this node accepts from the neighbor."""
     hearing: TokenBucket = field(init=False)
     """The limit on all messages from this neighbor, across its sessions."""
+    greetings: TokenBucket = field(default_factory=lambda: TokenBucket(HELLOS_PER_S))
+    """The limit on greetings that are answered, which may be a thousand times as long as what asks for them."""
     session: int | None = None
     """The number of the current session; None while there is none."""
     mine: Hello | None = None
@@ -113,12 +115,12 @@ class EdgeLine:
         self.repeat_at = NEVER if self.theirs else now + REPEAT_S
         return self.say(hello)
 
-    def hear_hello(self, hello: Hello) -> list[Effect]:
+    def hear_hello(self, hello: Hello, now: float) -> list[Effect]:
         """Store the neighbor's greeting, and repeat this end's own if the neighbor lacks it."""
         if self.theirs is None:
             self.theirs = hello
             self.repeat_at = NEVER
-        if self.mine is None or hello.have_yours:
+        if self.mine is None or hello.have_yours or self.greetings.take(now) > 0.0:
             return []
         return self.say(replace(self.mine, have_yours=True))
 

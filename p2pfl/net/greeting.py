@@ -29,8 +29,9 @@ from p2pfl.crypto import FederationMismatch, HandshakeFault, UnlistedKey
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding, Initiator, Responder, Session
 from p2pfl.errors import PeerFault
-from p2pfl.limits import MOST_CHARTER_BYTES
+from p2pfl.limits import MOST_CHARTER_BYTES, MOST_OPENINGS
 from p2pfl.net.acceptor import control_bucket
+from p2pfl.net.limits import latest
 from p2pfl.net.transport import ConnectionStage, Counters, GoneError, LeftBehindFault, Line, NoEdgeFault, SealedFault
 
 BOOT_BYTES = 16
@@ -251,6 +252,7 @@ class Greeter:
     def __post_init__(self) -> None:
         self.boot = os.urandom(BOOT_BYTES)
         self._tickets = itertools.count(1)
+        self._openings: dict[bytes, bool] = {}
         self._control: dict[int, TokenBucket] = {}
         """A limit on control connections for each member: strangers at a member's address cannot use it up."""
 
@@ -288,6 +290,9 @@ class Greeter:
         receives = self.charters is not None
         responder = Responder(self.identity, self.members.__contains__, self.binding, receives=receives)
         responder.check_opening(first := await line.receive())
+        if first in self._openings:
+            raise HandshakeFault("an opening that has been answered: somebody repeats what another has sent")
+        latest(self._openings, first, bool, MOST_OPENINGS)
         advance(ConnectionStage.ADDRESSED)
         await line.send(responder.first(first))
         third = await line.receive()

@@ -523,7 +523,7 @@ class PeerLink:
         if isinstance(message, Hello):
             self._bodies.applied = message.request_digest
         if isinstance(message, Busy):
-            self._outbox.allow_repeat()
+            self._outbox.allow_repeat(message)
         if isinstance(message, Reply) and message.request_digest == self._asked:
             self._end_exchange(asyncio.get_running_loop().time())
         self._owner.deliver(self, message)

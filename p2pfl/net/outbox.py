@@ -19,7 +19,7 @@ from itertools import chain
 from typing import Any
 
 from p2pfl.core.limits import TokenBucket
-from p2pfl.core.messages import Message, Ready, Reply, Request
+from p2pfl.core.messages import Busy, Message, Ready, Reply, Request
 from p2pfl.errors import PeerFault
 from p2pfl.limits import CHUNK_BYTES, LEAST_CHUNK_BYTES
 from p2pfl.wire import (
@@ -281,9 +281,10 @@ class Outbox:
         if name is not None:
             self._latest, self._begun_s, self._repeat_at = name, now, float("inf")
 
-    def allow_repeat(self) -> None:
-        """Allow the body to be sent again, because the peer has asked for it."""
-        self._latest = None
+    def allow_repeat(self, busy: Busy) -> None:
+        """Allow the request that the peer was too busy for to be sent again; never a reply, or each costs it a word."""
+        if (self._latest or ())[:3] == (Request, busy.incarnation, busy.seq):
+            self._latest = None
 
     def close(self) -> None:
         """Drop the queued messages."""

@@ -536,7 +536,7 @@ class Application:
         if core.facts.done:
             state.ended = assembly.bound_of(core.settings)
         if not await self._is_written(lambda: self.thread.checkpoint(state)):
-            kept = self.thread.kept_rounds
+            kept = None if self.stopping.is_gone else self.thread.kept_rounds
             unkept = "in this run" if kept is None else f"after round {kept}"
             raise StorageError(f"{self.thread.refusal}; given up: what was learned {unkept} is lost")
         status.neighbor_distance = await asyncio.to_thread(neighbor_distance, state, status.heard_neighbors)

@@ -4,7 +4,8 @@ A process stops its node on a signal or, if it was launched, at the end of its s
 closes it or dies. Each line on it names a member that has ended for good.
 
 At its end a node waits for the last test of its model, and for a disk that refuses writes. The learned model stays in
-memory as long as the process lives, so the node waits for a full disk; only a person gives up.
+memory as long as the process lives, so the node waits for a full disk; only a person gives up. Once asked to end, it
+does not wait for a folder that is gone.
 """
 
 from __future__ import annotations
@@ -91,6 +92,8 @@ class Stopping:
         self._testing = False
         self._asked_again = False
         """True if the node was asked again after the core had ended."""
+        self.is_gone = False
+        """True if the folder that does not take the state is not there any more."""
 
     @property
     def hurries(self) -> bool:
@@ -124,9 +127,10 @@ class Stopping:
     def _hurry(self) -> None:
         """End the current wait.
 
-        A wait for the disk ends only on a second request, because ending it discards unsaved rounds.
+        A wait for the disk ends only on a second request, because ending it discards unsaved rounds; for a folder that
+        is gone on the first.
         """
-        if self._testing or (self.for_disk and self.hurries):
+        if self._testing or (self.for_disk and (self.hurries or self.is_gone)):
             self.hurried.set()
         elif self.for_disk:
             log.warning("the last rounds are not on disk yet: stop again to discard them")
@@ -146,7 +150,9 @@ class Stopping:
             if now - said_at >= SAID_AGAIN_S:
                 said_at = now
                 log.warning("%s: waiting for the disk, tried again every %g s: %s", folder, RETRY_S, reason)
-            self.for_disk = True
+            self.for_disk, self.is_gone = True, not await asyncio.to_thread(folder.exists)
+            if self.is_gone and self.hurries:
+                return False
             self._show(WAITING_FOR_DISK)
             if await self._hurried_within(RETRY_S):
                 return False

@@ -53,6 +53,7 @@ from p2pfl.core import (
     next_chain,
     request_digest,
 )
+from p2pfl.limits import MESSAGE_BURST
 from tests.invariants import check_invariants
 
 ANYTHING_BUT_HELLO = [
@@ -98,6 +99,16 @@ def test_a_repeated_hello_is_answered_only_if_it_does_not_say_i_have_yours():
     node = responder()
     assert say(node, 0, hello(have_yours=True)) == []
     assert say(node, 0, hello()) == [Send(peer=0, session=1, message=own_hello(have_yours=True))]
+
+
+def test_greetings_are_answered_at_a_bounded_rate_over_all_sessions_and_one_a_second_always():
+    node = responder()
+    answers = [sent(say(node, 0, hello(), now=1.0)) for _ in range(500)]
+    assert sum(map(len, answers)) <= MESSAGE_BURST
+    open_session(node, 0, now=1.0, session=2)
+    assert sent(say(node, 0, hello(), now=1.0, session=2)) == []
+    for second in range(2, 100):
+        assert sent(say(node, 0, hello(), now=float(second), session=2)) == [own_hello(have_yours=True)]
 
 
 def test_a_second_hello_that_says_something_else_changes_nothing():

@@ -241,6 +241,13 @@ def test_every_channel_of_the_kit_has_every_message_of_it():
         assert kinds == set(name.kinds)
 
 
+@pytest.mark.parametrize(("of", "message"), [(of, message) for of, message, _ in ASIDE])
+def test_a_message_with_one_field_more_is_refused_on_every_channel(of, message):
+    fields = msgspec.msgpack.decode(of.pack(message).body)
+    with pytest.raises(PeerFault):
+        of.unpack(msgspec.msgpack.encode([*fields, 0]))
+
+
 async def test_a_neighbor_of_another_version_is_named_once_however_often_it_dials(federation, monkeypatch, caplog):
     newer = Offer(least=PROTOCOL_VERSION + 3, most=PROTOCOL_VERSION + 4, channels=())
     monkeypatch.setattr(PeerLink, "_offer", newer)

@@ -8,7 +8,7 @@ import pytest
 from message_kit import HELLO, REPLY, REQUEST
 from msgspec.structs import replace
 
-from p2pfl.core import Ready, Resync
+from p2pfl.core import Busy, Ready, Resync
 from p2pfl.net import Outbox
 from p2pfl.wire import Side
 
@@ -111,9 +111,21 @@ async def test_a_body_is_not_repeated_while_the_answer_is_coming():
 
 async def test_a_body_is_repeated_at_once_where_the_peer_has_asked_for_it():
     box, waiting = await sent(took_s=60.0)
-    box.allow_repeat()
+    box.allow_repeat(Busy(incarnation=1, seq=2, retry_after_s=1.0))
     put(box, REQUEST, now=61.0)
     assert await waiting == REQUEST
+
+
+@pytest.mark.parametrize(("body", "seq"), [(REPLY, 2), (REQUEST, 1)])
+async def test_a_word_of_being_busy_brings_no_answer_and_no_other_request_again(body, seq):
+    """Who asks says it before each repeat: a word of 60 bytes would bring a model each time."""
+    box = Outbox(9)
+    put(box, body)
+    await take(box)
+    for _ in range(100):
+        box.allow_repeat(Busy(incarnation=1, seq=seq, retry_after_s=0.0))
+        put(box, body)
+    assert not len(box)
 
 
 async def test_another_body_of_the_same_number_is_not_taken_for_a_repeat():

@@ -179,6 +179,19 @@ async def test_half_a_handshake_is_closed(federation, quick):
     assert then in {aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR}
 
 
+async def test_an_opening_is_answered_once_however_often_it_comes(federation, caplog):
+    """Who has recorded it needs no key to make a node sign."""
+    async with federation.node(0) as a, aiohttp.ClientSession() as http:
+        first = Initiator(federation.identities[1], federation.identities[0].public, federation_binding(a)).first()
+        kinds = []
+        for _ in range(3):
+            async with http.ws_connect(f"ws://{a.address()}{PATH}") as web_socket:
+                await web_socket.send_bytes(first)
+                kinds.append((await web_socket.receive(timeout=20)).type is aiohttp.WSMsgType.BINARY)
+        assert kinds == [True, False, False]
+        assert len(refused(caplog, "an opening that has been answered")) == 1
+
+
 @pytest.mark.parametrize("message", [b"", bytes(48), bytes(MAX_SEALED_BYTES), bytes(MAX_SEALED_BYTES + 1), "text"])
 async def test_a_false_first_message_is_refused(federation, message):
     async with federation.node(0) as a, aiohttp.ClientSession() as http:

@@ -6,10 +6,12 @@ import asyncio
 import os
 import signal
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from p2pfl.node import shutdown_on_request
+from p2pfl.errors import StorageError
+from p2pfl.node import Stopping, shutdown_on_request
 
 
 @pytest.fixture
@@ -29,6 +31,26 @@ async def test_the_end_of_stdin_stops_whoever_is_on_the_leash_and_not_who_was_be
         launcher.close()
         await now.wait()
     assert not before.is_set()
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before it waits", "while it waits"])
+async def test_a_node_that_is_asked_to_end_does_not_wait_for_a_folder_that_is_gone(tmp_path, is_late):
+    """A full disk may have room again, and is given up at the second request only; nobody brings the folder back."""
+    loop, tries = asyncio.get_running_loop(), []
+    stopping = Stopping(lambda _: loop.call_soon(stopping.stop) if is_late else None)
+    driver = SimpleNamespace(finished=asyncio.Event(), stop=lambda: None)
+    stopping.begin(driver)
+
+    def write():
+        tries.append(1)
+        raise StorageError("no such folder")
+
+    if not is_late:
+        stopping.stop()
+    driver.finished.set()
+    async with asyncio.timeout(20):
+        assert not await stopping.is_written(write, tmp_path / "gone")
+    assert tries == [1]
 
 
 async def test_a_signal_stops_it_launched_or_not_and_is_the_callers_again_afterwards(monkeypatch):

@@ -49,6 +49,59 @@ def test_statements_of_sums_long_ended_leave_the_board_and_all_keep_the_same():
     assert len({log._digest for log in logs}) == 1
 
 
+def id_by_hash(post):
+    return id_of(post.author, post.body)
+
+
+def posts_sent(logs, name_of=id_by_hash):
+    """How many posts two neighbors send from one comparison to the end of what follows from it."""
+    count, todo = 0, []
+    for index, log in enumerate(logs):
+        effects = Effects()
+        log.compare(effects)
+        todo += [(index, each) for each in effects]
+    while todo:
+        index, effect = todo.pop(0)
+        if effect.peer > 1:
+            continue
+        effects = Effects()
+        if isinstance(effect.message, Post):
+            count += 1
+            logs[effect.peer].hear(index, effect.message, name_of(effect.message), effects)
+        else:
+            logs[effect.peer].hear_have(index, effect.message, effects)
+        todo += [(effect.peer, each) for each in effects]
+    return count
+
+
+def number(value):
+    return value.to_bytes(8, "little")
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        ([number(7) + number(1)], [number(7) + number(2)]),
+        ([number(2) * 2, number(4) * 2], [number(8) * 2, number(14) * 2]),
+    ],
+    ids=["ids that begin alike", "sets of one exclusive or"],
+)
+def test_an_author_cannot_hide_from_neighbors_that_they_have_other_statements_of_it(here, there):
+    """2^32 hashes make two ids that begin alike, and 64 statements a set of the same exclusive or as another."""
+    posts = [posted(2, SetupOpening(members=bits_of(range(5)), keys=each * 5)) for each in (*here, *there)]
+    names = {post.body: name for post, name in zip(posts, (*here, *there), strict=True)}
+    logs = [
+        StatementLog(settings_of(index, 5), IDENTITIES[index], Blame(index), lambda *_: False) for index in range(2)
+    ]
+    for index, (log, of) in enumerate(zip(logs, (posts[: len(here)], posts[len(here) :]), strict=True)):
+        for post in of:
+            log.hear(4, post, names[post.body], Effects())
+        log.opened(1 - index, Effects())
+        log.wide.add(1 - index)
+    assert sum(posts_sent(logs, lambda post: names[post.body]) for _ in range(LOOK_EVERY)) >= len(posts)
+    assert logs[0]._posts.keys() == logs[1]._posts.keys() == {*here, *there}
+
+
 def test_who_has_dropped_other_set_ups_of_an_author_than_its_neighbor_is_not_sent_them_again_and_again():
     """Which are dropped depends on the order in which they came."""
     posts = []
@@ -64,29 +117,8 @@ def test_who_has_dropped_other_set_ups_of_an_author_than_its_neighbor_is_not_sen
         log.opened(1 - logs.index(log), Effects())
     assert len({log._digest for log in logs}) == 2
     assert all(len(log._posts) <= 2 * MOST_SETUPS for log in logs)
-
-    def posts_sent():
-        """From one comparison to the end of what follows from it."""
-        count, todo = 0, []
-        for index, log in enumerate(logs):
-            effects = Effects()
-            log.compare(effects)
-            todo += [(index, each) for each in effects]
-        while todo:
-            index, effect = todo.pop(0)
-            if effect.peer > 1:
-                continue
-            effects = Effects()
-            if isinstance(effect.message, Post):
-                count += 1
-                logs[effect.peer].hear(index, effect.message, id_of(2, effect.message.body), effects)
-            else:
-                logs[effect.peer].hear_have(index, effect.message, effects)
-            todo += [(effect.peer, each) for each in effects]
-        return count
-
-    assert sum(posts_sent() for _ in range(LOOK_EVERY)) > 0
-    assert sum(posts_sent() for _ in range(LOOK_EVERY)) == 0
+    assert sum(posts_sent(logs) for _ in range(LOOK_EVERY)) > 0
+    assert sum(posts_sent(logs) for _ in range(LOOK_EVERY)) == 0
 
 
 def test_a_member_that_is_many_sums_behind_has_each_of_them_when_it_asks():

@@ -23,10 +23,10 @@ from p2pfl.crypto.session import FederationBinding, Initiator, Responder, Sessio
 from p2pfl.errors import PeerFault
 from p2pfl.features.relay import frames as relay
 from p2pfl.features.relay.tickets import register
+from p2pfl.limits import Limits
 from p2pfl.net import link
 from p2pfl.net.address import Address
 from p2pfl.net.greeting import Notice, Word, unpack_notice
-from p2pfl.net.limits import Limits
 from p2pfl.net.link import MALFORMED
 from p2pfl.wire import LAYOUT, PREFIX_BYTES, Offer, Side, Unknown, decode, decode_prefix, encode
 

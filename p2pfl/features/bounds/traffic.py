@@ -50,7 +50,7 @@ Months = dict[str, dict[str, Annotated[int, Meta(ge=0)]]]
 log = logging.getLogger("p2pfl")
 
 
-class Pausing(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=1):
+class Pausing(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, tag=1):
     """The sender ends its sessions with the receiver until `for_s` seconds from now: its own bounds say so."""
 
     for_s: Annotated[float, Meta(ge=0.0, le=LONGEST_S)]

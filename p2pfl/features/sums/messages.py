@@ -178,6 +178,14 @@ class Have(SumMessage, frozen=True, kw_only=True, tag=21):
     asks: bool = True
 
 
+class WideHave(SumMessage, frozen=True, kw_only=True, tag=34):
+    """A Have of whole ids, with a digest for which nobody finds another set of them; empty where there are none."""
+
+    digest: Annotated[bytes, Meta(max_length=ID_BYTES)]
+    ids: Annotated[bytes, Meta(max_length=MOST_ID_BYTES)] = b""
+    asks: bool = True
+
+
 class Poll(SumMessage, frozen=True, kw_only=True, tag=22):
     """The sender waits for the neighbor's part in a wave."""
 
@@ -214,7 +222,7 @@ class Want(SumMessage, frozen=True, kw_only=True, tag=26):
     total: Digest
 
 
-Message: TypeAlias = Post | Have | Poll | Working | BranchPart | Total | Want
+Message: TypeAlias = Post | Have | WideHave | Poll | Working | BranchPart | Total | Want
 
 
 class ThinPost(SumMessage, frozen=True, kw_only=True, tag=33):

@@ -45,6 +45,7 @@ from p2pfl.features.sums.messages import (
     Total,
     Want,
     Wave,
+    WideHave,
     Working,
     id_of,
     total_digest,
@@ -77,6 +78,7 @@ class Sums:
         self.blame, self._tree = Blame(settings.index), Tree()
         self.records = Records(settings, self.blame)
         self._log = StatementLog(settings, identity, self.blame, self.records.proves)
+        self.wide = self._log.wide
         self._key_setup = KeySetup(settings, draw, self.records, self.patience, self.blame)
         self._history = SumHistory(settings.least, past)
         self.setup: SumSetup | None = None
@@ -168,7 +170,7 @@ class Sums:
         match message:
             case Post() | Poll():
                 self._hear_post(peer, message, now, effects)
-            case Have():
+            case Have() | WideHave():
                 self._log.hear_have(peer, message, effects)
             case Working():
                 self._tree.hear_working(peer, message, effects)

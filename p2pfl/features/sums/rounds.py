@@ -26,7 +26,7 @@ from p2pfl.features.sums.sessions import SHARE_S, KeptSums, next_life, settings_
 from p2pfl.features.sums.setup import FIRST_S
 from p2pfl.features.sums.standings import CHANNEL, Buffer, Place, Standings, StandingsTalk, state_digest
 from p2pfl.features.sums.talk import CHANNEL as SUMS
-from p2pfl.features.sums.talk import THIN, ThinPosts
+from p2pfl.features.sums.talk import THIN, WIDE, Beside
 from p2pfl.learn.interface import LocalRound, Vector
 from p2pfl.net.extensions import HandledChannel, Handler
 from p2pfl.node.assembly import Setup, settings_for
@@ -451,10 +451,14 @@ class RoundsInStep(Attached):
         """Forget what belongs to the state that others' has replaced."""
 
     def channels(self) -> tuple[HandledChannel, ...]:
-        return (
-            HandledChannel(channel=SUMS, handler=FirstMembers(self.talk, self.members), guards=True),
-            HandledChannel(channel=THIN, handler=FirstMembers(ThinPosts(self.talk), self.members), guards=True),
-            HandledChannel(channel=CHANNEL, handler=FirstMembers(self.state.talk, self.members), guards=True),
+        return tuple(
+            HandledChannel(channel=channel, handler=FirstMembers(handler, self.members), guards=True)
+            for channel, handler in (
+                (SUMS, self.talk),
+                (THIN, Beside(self.talk, self.talk.thin_opened)),
+                (WIDE, Beside(self.talk, self.talk.wide.add)),
+                (CHANNEL, self.state.talk),
+            )
         )
 
     def status(self) -> Mapping[str, Any]:

@@ -11,11 +11,13 @@ their opening wait for it. What is said of sums long ended is dropped.
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import msgspec
 from nacl.exceptions import CryptoError
@@ -24,6 +26,7 @@ from nacl.signing import VerifyKey
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums.messages import (
+    ID_BYTES,
     PAIR_BYTES,
     ROSTER,
     SEAL_BYTES,
@@ -44,6 +47,7 @@ from p2pfl.features.sums.messages import (
     SumSettings,
     VectorReady,
     Wave,
+    WideHave,
     decode_statement,
     encode_statement,
     id_of,
@@ -159,7 +163,7 @@ MOST_ASKED = 8
 LOOK_EVERY = 4
 """The beats between two comparisons of neighbors while statements come in anyway."""
 SHORT = 8
-"""The bytes of an id by which neighbors compare."""
+"""The bytes of an id by which neighbors of earlier versions compare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,15 +228,18 @@ class StatementLog:
         self._domain = settings.domain()
         self._verify = [VerifyKey(key) for key in settings.members]
         self._posts: dict[bytes, Post] = {}
-        """All that is kept, by short id, in the order in which it came."""
+        """All that is kept, by id, in the order in which it came."""
         self._seen: dict[bytes, None] = {}
-        """The short ids of what has been taken. It is not asked for again."""
+        """The ids of what has been taken. It is not asked for again."""
         self._refused: dict[bytes, None] = {}
-        """The short ids of what is not kept. Neighbors may have it: they drop others, as orders of arrival differ."""
+        """The ids of what is not kept. Neighbors may have it: they drop others, as orders of arrival differ."""
         self._refused_of: list[deque[bytes]] = [deque() for _ in settings.members]
         self._early: list[dict[bytes, tuple[int, Post, InSetup]]] = [{} for _ in settings.members]
         """Each member's statements about set-ups whose opening is not here."""
-        self._digest = 0
+        self._digest, self._wide_digest = 0, b""
+        """Of all that is kept; the second is empty until it is asked for."""
+        self.wide: set[int] = set()
+        """The neighbors that compare whole ids."""
         self._said: list[dict[bytes, AuthorLog]] = [{} for _ in settings.members]
         """Each member's statements, by set-up."""
         self.opened_by: dict[bytes, tuple[int, dict[int, bytes]]] = {}
@@ -275,7 +282,7 @@ class StatementLog:
         Keys of this node's own that it has not stated are of an earlier life: not kept, and told to the caller.
         Raises PeerFault: its author did not sign it, or it is no statement.
         """
-        if name[:SHORT] in self._seen or name[:SHORT] in self._refused:
+        if name in self._seen or name in self._refused:
             return []
         if post.author >= self._settings.count:
             raise PeerFault(f"a statement of member {post.author}, whom the federation does not have")
@@ -313,7 +320,7 @@ class StatementLog:
     def _wait(self, peer: int, post: Post, name: bytes, statement: InSetup) -> None:
         """Keep a statement until its set-up's opening comes, where there is room and that was not dropped."""
         early = self._early[post.author]
-        if statement.setup[:SHORT] in self._refused:
+        if statement.setup in self._refused:
             self._refuse(post.author, name)
         elif sum(len(each.body) for _, each, _ in early.values()) + len(post.body) <= MOST_EARLY_BYTES:
             early[name] = peer, post, statement
@@ -331,10 +338,10 @@ class StatementLog:
 
     def _refuse(self, author: int, name: bytes, why: str = "") -> None:
         """Remember a statement that is not kept. With a reason, its author is struck for it."""
-        self._seen.pop(name[:SHORT], None)
-        self._refused[name[:SHORT]] = None
+        self._seen.pop(name, None)
+        self._refused[name] = None
         of = self._refused_of[author]
-        of.append(name[:SHORT])
+        of.append(name)
         if len(of) > MOST_REFUSED_STATEMENTS:
             self._refused.pop(of.popleft(), None)
         if why:
@@ -343,9 +350,10 @@ class StatementLog:
     def opened(self, peer: int, effects: Effects) -> None:
         self.neighbors = sorted({*self.neighbors, peer})
         self._links = None
-        effects.say(peer, Have(digest=self._digest))
+        effects.say(peer, self._have(peer))
 
     def closed(self, peer: int) -> None:
+        self.wide.discard(peer)
         self.neighbors = sorted({*self.neighbors} - {peer})
         self._mended.pop(peer, None)
         if self._links is not None and peer in self._links:
@@ -387,33 +395,45 @@ class StatementLog:
         if self._quiet >= LOOK_EVERY:
             self._quiet, count = 0, len(self.neighbors)
             for place in range(self._turn, self._turn + min(count, MOST_ASKED)):
-                effects.say(self.neighbors[place % count], Have(digest=self._digest))
+                neighbor = self.neighbors[place % count]
+                effects.say(neighbor, self._have(neighbor))
             self._turn += MOST_ASKED
 
-    def hear_have(self, peer: int, have: Have, effects: Effects) -> None:
-        held = self._held.pop(peer, 0)
-        if have.digest == self._digest:
+    def hear_have(self, peer: int, have: Have | WideHave, effects: Effects) -> None:
+        held, size = self._held.pop(peer, 0), ID_BYTES if isinstance(have, WideHave) else SHORT
+        if have.digest == self._digest_of(type(have)):
             return
         if not have.ids and have.digest:
             if self._links is not None and held < MOST_HELD:
                 self._held[peer] = held + 1
                 return
-            effects.say(peer, Have(digest=self._digest, ids=self._latest_ids()))
+            effects.say(peer, self._have(peer, tells=True))
             return
-        theirs = {have.ids[at : at + SHORT] for at in range(0, len(have.ids), SHORT)}
+        theirs = {have.ids[at : at + size] for at in range(0, len(have.ids), size)}
         # Who has more than one message tells has only told the latest.
-        first = 0 if len(theirs) < MOST_ID_BYTES // SHORT else max(0, len(self._posts) - len(theirs) // 2)
+        first = 0 if len(theirs) < MOST_ID_BYTES // size else max(0, len(self._posts) - len(theirs) // 2)
         for name, post in islice(self._posts.items(), first, None):
-            if name not in theirs:
+            if name[:size] not in theirs:
                 self._mend(peer, MENDED)
                 effects.say(peer, post)
-        if have.asks and not all(name in self._seen or name in self._refused for name in theirs):
+        if have.asks and not theirs <= {name[:size] for name in (*self._refused, *self._seen)}:
             self._mend(peer, MENDED)
-            effects.say(peer, Have(digest=self._digest, ids=self._latest_ids(), asks=False))
+            effects.say(peer, self._have(peer, tells=True, asks=False))
 
-    def _latest_ids(self) -> bytes:
-        """Return the short ids of the latest statements, as many as one message may hold."""
-        return b"".join([*self._refused, *self._seen][-(MOST_ID_BYTES // SHORT) :])
+    def _have(self, peer: int, *, tells: bool = False, asks: bool = True) -> Have | WideHave:
+        """Say what is here; if it `tells`, with the ids of the latest statements, as many as one message may hold."""
+        kind, size = (WideHave, ID_BYTES) if peer in self.wide else (Have, SHORT)
+        latest = [*self._refused, *self._seen][-(MOST_ID_BYTES // size) :] if tells else []
+        return kind(digest=self._digest_of(kind), ids=b"".join(name[:size] for name in latest), asks=asks)
+
+    def _digest_of(self, kind: type[Have | WideHave]) -> Any:
+        """Return a digest of what is kept: a hash, or an exclusive or, which an author can make equal for two sets."""
+        if kind is Have:
+            return self._digest
+        if self._posts and not self._wide_digest:
+            ids = b"".join(sorted(self._posts))
+            self._wide_digest = hashlib.blake2b(ids, digest_size=ID_BYTES, person=b"sums have").digest()
+        return self._wide_digest
 
     def _take(
         self, post: Post, name: bytes, statement: Statement, peer: int | None, effects: Effects
@@ -424,11 +444,11 @@ class StatementLog:
             return taken
         if not self._may(post.author, name, statement, is_own=peer is None):
             return None
-        self._seen[name[:SHORT]] = None
+        self._seen[name] = None
         if isinstance(statement, Parcel) and not statement.spread:
             self._route(taken, statement.to, effects)
         else:
-            self._posts[name[:SHORT]] = post
+            self._posts[name] = post
             self._flip(name)
             self._has_news = True
             if peer is not None and peer not in self._before and not isinstance(statement, Wave):
@@ -521,16 +541,17 @@ class StatementLog:
         self.opened_by[name] = author, named
         for member, keys in named.items():
             if member != self._settings.index:
-                self._refused.pop(keys[:SHORT], None)
+                self._refused.pop(keys, None)
         return True
 
     def _forget(self, names: list[bytes]) -> None:
         """Drop statements that would not be taken again."""
         for name in names:
-            if self._posts.pop(name[:SHORT], None) is not None:
+            if self._posts.pop(name, None) is not None:
                 self._flip(name)
-            self._seen.pop(name[:SHORT], None)
+            self._seen.pop(name, None)
 
     def _flip(self, name: bytes) -> None:
-        """Put a statement into the digest of all that are kept, or take it out."""
+        """Put a statement into the digests of all that are kept, or take it out."""
+        self._wide_digest = b""
         self._digest ^= int.from_bytes(name[:SHORT], "little") >> 1

@@ -5,11 +5,11 @@
     await talk.farewell(outcome.members)                before the sessions are closed
 
 It is the handler of the channel `sums/1`, on the event loop; where a neighbor has `sums/2`, too, posts go on that, in
-short. A sender may be `WINDOW` units ahead of what the receiver has taken; a piece of what is too large for one message
-counts as several units, and what is more waits here, where the same statement never waits twice. Without that,
-neighbors that are slow to hear each other would send all they have again and again. Small messages go between the
-pieces. The receiver makes room only for a large message of the size of its own sum; the pieces of any other one are
-taken and dropped: a message lost, which the protocol bears.
+short, and comparisons on `sums/3`. A sender may be `WINDOW` units ahead of what the receiver has taken; a piece of what
+is too large for one message counts as several units, and what is more waits here, where the same statement never waits
+twice. Without that, neighbors that are slow to hear each other would send all they have again and again. Small messages
+go between the pieces. The receiver makes room only for a large message of the size of its own sum; the pieces of any
+other one are taken and dropped: a message lost, which the protocol bears.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, TypeAlias, assert_never
 
 import msgspec
@@ -46,6 +47,7 @@ from p2pfl.features.sums.messages import (
     ThinPost,
     Total,
     Want,
+    WideHave,
     Working,
 )
 from p2pfl.features.sums.protocol import Sums
@@ -81,32 +83,18 @@ class Farewell(SumMessage, frozen=True, kw_only=True, tag=32):
     """The sender has all that it came for: its neighbors may leave."""
 
 
-CHANNEL = ExtensionChannel(
+_channel = partial(
+    ExtensionChannel,
     "sums",
-    Post,
-    Have,
-    Poll,
-    Working,
-    BranchPart,
-    Total,
-    Want,
-    Piece,
-    Credit,
-    Farewell,
     most_bytes=MOST_SIDE_BYTES,
     per_s=CHANNEL_PER_S["sums"],
     at_once=CHANNEL_AT_ONCE["sums"],
     most_waiting=2 * WINDOW,
 )
-THIN = ExtensionChannel(
-    "sums",
-    ThinPost,
-    version=2,
-    most_bytes=MOST_SIDE_BYTES,
-    per_s=CHANNEL.per_s,
-    at_once=CHANNEL.at_once,
-    most_waiting=2 * WINDOW,
-)
+CHANNEL = _channel(Post, Have, Poll, Working, BranchPart, Total, Want, Piece, Credit, Farewell)
+THIN, WIDE = _channel(ThinPost, version=2), _channel(WideHave, version=3)
+BESIDE = {ThinPost: THIN, WideHave: WIDE}
+"""The channels of what neighbors of earlier versions do not take."""
 Carried: TypeAlias = Message | Piece | Credit | Farewell | ThinPost
 SendMessage = Callable[[int, ExtensionChannel, Carried], bool]
 _encode = msgspec.msgpack.Encoder().encode
@@ -254,8 +242,8 @@ class SumTalk:
         meter: Callable[[], float] = time.thread_time,
     ) -> None:
         self._say, self._keep, self._alarm, self._meter = say, keep, alarm, meter
-        self._sums, self.came = sums, sums.records.latest.keys()
-        """`came` are the members whose keys are here, this one among them."""
+        self._sums, self.came, self.wide = sums, sums.records.latest.keys(), sums.wide
+        """`came` are the members whose keys are here, this one among them; `wide` as of `StatementLog`."""
         self._work = EngineTime()
         """The time that each neighbor's messages have cost. Who has used up its share waits for credit."""
         self._ends: dict[int, tuple[Outgoing, Incoming]] = {}
@@ -322,9 +310,7 @@ class SumTalk:
             self._timer.cancel()
 
     def opened(self, peer: int) -> None:
-        outgoing = Outgoing(
-            lambda message: self._say(peer, THIN if isinstance(message, ThinPost) else CHANNEL, message)
-        )
+        outgoing = Outgoing(lambda message: self._say(peer, BESIDE.get(type(message), CHANNEL), message))
         self._ends[peer] = outgoing, Incoming()
         self._seen.add(peer)
         self._work.begin(peer)
@@ -427,18 +413,15 @@ class SumTalk:
         return asyncio.get_running_loop().time()
 
 
-class ThinPosts:
-    """The handler of the channel `sums/2`, which opens after `sums/1`."""
+class Beside:
+    """The handler of the channels `sums/2` and `sums/3`, which open after `sums/1`."""
 
-    def __init__(self, talk: SumTalk) -> None:
-        self._talk = talk
-
-    def opened(self, peer: int) -> None:
-        self._talk.thin_opened(peer)
+    def __init__(self, talk: SumTalk, opened: Callable[[int], None]) -> None:
+        self._talk, self.opened = talk, opened
 
     def closed(self, peer: int) -> None:
-        """Both channels end with the session."""
+        """All these channels end with the session."""
 
-    def hear(self, peer: int, message: ThinPost) -> None:
+    def hear(self, peer: int, message: ThinPost | WideHave) -> None:
         """Raises PeerFault."""
         self._talk.hear(peer, message)

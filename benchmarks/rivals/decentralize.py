@@ -26,8 +26,12 @@ from common import CELL, evaluate, make_model, train
 # typed
 from decentralizepy.datasets.Dataset import Dataset
 from decentralizepy.graphs.FullyConnected import FullyConnected
+
+# end
 from decentralizepy.graphs.Regular import Regular
 from decentralizepy.graphs.Ring import Ring
+
+# typed
 from decentralizepy.mappings.Linear import Linear
 from decentralizepy.models.Model import Model
 from decentralizepy.training.Training import Training

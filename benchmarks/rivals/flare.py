@@ -40,11 +40,18 @@ from torch import nn
 
 PINS = ["nvflare==2.9.0", "torch"]
 CELLS = {
-    "fedavg": {"way": "fedavg", "threads": 8, "rate": 0.4, "steps": 50},
-    "swarm": {"way": "swarm", "threads": 8, "rate": 0.4, "max_concurrent_submissions": 8, "memory_gc_rounds": 0},
+    "fedavg": {"way": "fedavg", "threads": 8, "rate": 0.4, "steps": 50, "poll_s": 0.1},
+    "swarm": {
+        "way": "swarm",
+        "threads": 8,
+        "rate": 0.4,
+        "max_concurrent_submissions": 8,
+        "memory_gc_rounds": 0,
+        "client_config_overrides": {"learn_task_check_interval": 0.1, "request_to_submit_result_interval": 0.1},
+    },
     "p2p": {"way": "p2p", "threads": 8, "rate": 0.4, "graph": "complete"},
 }
-OPTIONS = ("max_concurrent_submissions", "memory_gc_rounds")
+OPTIONS = ("max_concurrent_submissions", "memory_gc_rounds", "client_config_overrides")
 SEARCH = [
     ("fedavg", {"way": "fedavg", "threads": 8, "rate": 0.4}),
     ("swarm", {"way": "swarm", "threads": 8, "rate": 0.4, "steps": 50}),
@@ -139,6 +146,9 @@ def main(way: str) -> None:
     # typed for fedavg, swarm
     options = {key: CELL[key] for key in OPTIONS if key in CELL}
     job = FedAvgRecipe(**asked) if way == "fedavg" else SwarmLearningRecipe(name="swarm", **asked, **options)
+    # typed for fedavg
+    job.add_server_config({"server": {"task_request_interval": CELL.get("poll_s", 2)}})
+    # typed for fedavg, swarm
     job.execute(SimEnv(num_clients=nodes, num_threads=threads, workspace_root=str(Path("workspace").absolute())))
     # typed
 

@@ -53,8 +53,10 @@ def fit(message: Message, context: Context) -> Message:
     node = int(context.node_config["partition-id"])
     model = make_model()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    # end
     if "kill" in CELL:
         evaluate_common(model, node)  # so that it is seen who goes on
+    # typed
     train(model, node)
     metrics = MetricRecord({"num-examples": len(own_rows(node)[1])})
     content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})

@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # once before the forks: else each node loads it at its first step
 from common import CELL, begin, evaluate, make_model, own_rows, tell, train
 
 # typed
 from hivemind import DHT, DecentralizedAverager, Optimizer
+
+# end
 from hivemind.compression import Float16Compression, NoCompression
+
+# typed
 from hivemind.utils.mpfuture import MPFuture
 from torch import multiprocessing as mp
 
@@ -53,7 +56,9 @@ def averager(node: int, dht: Any) -> None:
         min_matchmaking_time=time_s,
         request_timeout=CELL.get("request", time_s / 2),
         next_chunk_timeout=CELL.get("chunk", 5.0),
+        # end
         compression=Float16Compression() if CELL.get("half") else NoCompression(),
+        # typed for averager
     )
     for _ in range(CELL["rounds"]):
         train(model, node)

@@ -1,6 +1,6 @@
 """The other project called p2pfl: FedAvg of nodes without a server, over gRPC or in one process's memory.
 
-The search, seed 0, load 3 to 6: s to .9 after the start, rounds, CPU-s in all: processes, 50 steps at .4: 25.6, 13,
+The search, seed 0, load 1 to 7: s to .9 after the start, rounds, CPU-s in all: processes, 50 steps at .4: 25.6, 13,
 59; 20: 34.9, 17, 73; memory, 50: 14.2, 11, 11.6; 20: 16.8, 15, 12.1; 50 and the full graph: 19.0, 14, 17.2; 50 and
 models once a second to two nodes: .878 after 75 s; 20 and four that train: 14.5, 17, 5.9. Rounds by steps and rate are
 FedAvg's, see flower.py. Its defaults are unkind here: four nodes train, models go out once a second, to two nodes, and
@@ -26,10 +26,12 @@ PINS = ["p2pfl[dp]==0.4.4", "torch", "pyarrow<21", "huggingface_hub<1"]
 CELLS = {"processes": {"rate": 0.4, "steps": 50}, "memory": {"rate": 0.4, "steps": 50, "simulated": True}}
 SEARCH = [
     ("processes", {"rate": 0.4}),
+    ("processes", {"rate": 0.4, "steps": 50, "trainset": 4}),
     ("memory", {"rate": 0.4, "simulated": True}),
     ("memory", {"rate": 0.4, "steps": 50, "simulated": True, "graph": "full"}),
     ("memory", {"rate": 0.4, "steps": 50, "simulated": True, "models_period": 1.0, "models": 2}),
     ("memory", {"rate": 0.4, "simulated": True, "trainset": 4}),
+    ("memory", {"rate": 0.4, "steps": 50, "simulated": True, "trainset": 4}),
 ]
 
 CELL: dict[str, Any] = json.loads(os.environ.get("RIVAL_CELL", "{}"))  # not from common, which imports torch

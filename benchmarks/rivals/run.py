@@ -102,6 +102,7 @@ def install(name: str, out: Path) -> str:
         command = ["git", "-C", pins[0] or os.devnull, "rev-parse", "HEAD"]
         if not subprocess.run(command, check=False, **HEARD).stdout.startswith(commit):
             return f"{package.upper()} names no clone of {package} at {commit}"
+        pins[0] = f"--editable {pins[0]}"
     if not python.exists():
         venv.create(python.parents[1], with_pip=True)
         command = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt")]

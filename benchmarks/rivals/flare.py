@@ -1,13 +1,11 @@
 """NVIDIA FLARE 2.9 in its simulator: FedAvg, swarm learning, and the peer-to-peer executors of app_opt/p2p.
 
-The search: s to .9 after the start, and rounds, at a load of 7 to 23 on two cores. FedAvg (steps and rate alone: see
-flower.py): 20 steps at .4: 57 s, 18; 50: 47 s, 16. A round takes three seconds, whatever its steps. Swarm: 50 steps at
-.4, the recipe's defaults: .881 after 96 s, 11; 20 steps, eight submissions at a time, no collection of garbage: 56 to
-78 s, 17. Peers: a ring at .2: .844 after 92 s, 182; all joined to all at .4: 26 s, 14. All that was with the default
-polls: clients ask for tasks each 2 s, swarm looks each second; the cells have .1 s. With the default `sync_timeout` of
-ten seconds one slow peer ended a run for all. Their DGDExecutor takes one step before an exchange, with no other
-choice: `Peer` is the same with the cell's steps. The simulator gives each client a process; the server is in the parent
-of all, so that its death is not measured.
+The search, with the default polls (2 s, swarm 1 s; the cells have .1 s): s to .9 after the start, and rounds, load 7
+to 23. FedAvg (steps and rate: see flower.py): 20 steps at .4: 57 s, 18; 50: 47 s, 16. Swarm: 50 steps at .4, the
+recipe's defaults: .881 after 96 s, 11; 20 steps, eight submissions at a time, no collection of garbage: 56 to 78 s,
+17. Peers: ring at .2: .844 after 92 s, 182; all to all at .4: 26 s, 14. With the default `sync_timeout` of 10 s one
+slow peer ended a run. DGDExecutor takes one step before an exchange: `Peer` is the same with the cell's steps. The
+server is in the parent of the clients' processes.
 """
 
 from __future__ import annotations
@@ -42,23 +40,11 @@ from torch import nn
 PINS = ["nvflare==2.9.0", "torch"]
 CELLS = {
     "fedavg": {"way": "fedavg", "threads": 8, "rate": 0.4, "steps": 50, "poll_s": 0.1},
-    "swarm": {
-        "way": "swarm",
-        "threads": 8,
-        "rate": 0.4,
-        "max_concurrent_submissions": 8,
-        "memory_gc_rounds": 0,
-        "client_config_overrides": {"learn_task_check_interval": 0.1, "request_to_submit_result_interval": 0.1},
-    },
+    "swarm": {"way": "swarm", "threads": 8, "rate": 0.4, "poll_s": 0.1, "max_concurrent_submissions": 8},
     "p2p": {"way": "p2p", "threads": 8, "rate": 0.4, "graph": "complete"},
 }
-OPTIONS = ("max_concurrent_submissions", "memory_gc_rounds", "client_config_overrides")
-SEARCH = [
-    ("fedavg", {"way": "fedavg", "threads": 8, "rate": 0.4}),
-    ("swarm", {"way": "swarm", "threads": 8, "rate": 0.4, "steps": 50}),
-    ("p2p", {"way": "p2p", "threads": 8}),
-    ("p2p", {"way": "p2p", "threads": 8, "rate": 0.4}),
-]
+POLLS = ("learn_task_check_interval", "request_to_submit_result_interval")
+SEARCH = [("p2p", {"way": "p2p", "threads": 8}), ("swarm", {"way": "swarm", "threads": 8, "rate": 0.4, "steps": 50})]
 
 
 # typed for fedavg, swarm
@@ -144,11 +130,15 @@ def main(way: str) -> None:
     if way == "p2p":
         peers(nodes).simulator_run("workspace", threads=threads)
         return
-    # typed for fedavg, swarm
-    options = {key: CELL[key] for key in OPTIONS if key in CELL}
-    job = FedAvgRecipe(**asked) if way == "fedavg" else SwarmLearningRecipe(name="swarm", **asked, **options)
-    # typed for fedavg
-    job.add_server_config({"server": {"task_request_interval": CELL.get("poll_s", 2)}})
+    poll_s, most = CELL.get("poll_s", 1), CELL.get("max_concurrent_submissions", 1)
+    if way == "fedavg":
+        # typed for fedavg
+        job = FedAvgRecipe(**asked)
+        job.add_server_config({"server": {"task_request_interval": poll_s}})
+    else:
+        # typed for swarm
+        more = {"max_concurrent_submissions": most, "client_config_overrides": dict.fromkeys(POLLS, poll_s)}
+        job = SwarmLearningRecipe(name="swarm", **asked, memory_gc_rounds=0, **more)
     # typed for fedavg, swarm
     job.execute(SimEnv(num_clients=nodes, num_threads=threads, workspace_root=str(Path("workspace").absolute())))
     # typed

@@ -28,9 +28,7 @@ SEARCH = [
     ("processes", {"rate": 0.4}),
     ("processes", {"rate": 0.4, "steps": 50, "trainset": 4}),
     ("memory", {"rate": 0.4, "simulated": True}),
-    ("memory", {"rate": 0.4, "steps": 50, "simulated": True, "graph": "full"}),
     ("memory", {"rate": 0.4, "steps": 50, "simulated": True, "models_period": 1.0, "models": 2}),
-    ("memory", {"rate": 0.4, "simulated": True, "trainset": 4}),
     ("memory", {"rate": 0.4, "steps": 50, "simulated": True, "trainset": 4}),
 ]
 

@@ -124,8 +124,12 @@ def peers(nodes: int) -> Any:
 
 def main(way: str) -> None:
     nodes, threads = CELL["nodes"], CELL["threads"]
-    least = nodes - ("kill" in CELL)
-    asked = {"min_clients": least, "num_rounds": CELL["rounds"], "train_script": "client.py", "model": Net()}
+    asked = {
+        "min_clients": nodes - ("kill" in CELL),
+        "num_rounds": CELL["rounds"],
+        "train_script": "client.py",
+        "model": Net(),
+    }
     Path("client.py").write_text("from flare import client\n\nclient()\n", encoding="utf-8")
     if way == "p2p":
         peers(nodes).simulator_run("workspace", threads=threads)

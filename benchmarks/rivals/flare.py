@@ -124,12 +124,7 @@ def peers(nodes: int) -> Any:
 
 def main(way: str) -> None:
     nodes, threads = CELL["nodes"], CELL["threads"]
-    asked = {
-        "min_clients": nodes - ("kill" in CELL),
-        "num_rounds": CELL["rounds"],
-        "train_script": "client.py",
-        "model": Net(),
-    }
+    asked = {"min_clients": nodes - ("kill" in CELL), "num_rounds": CELL["rounds"], "train_script": "client.py"}
     Path("client.py").write_text("from flare import client\n\nclient()\n", encoding="utf-8")
     if way == "p2p":
         peers(nodes).simulator_run("workspace", threads=threads)
@@ -137,12 +132,12 @@ def main(way: str) -> None:
     poll_s, most = CELL.get("poll_s", 1), CELL.get("max_concurrent_submissions", 1)
     if way == "fedavg":
         # typed for fedavg
-        job = FedAvgRecipe(**asked)
+        job = FedAvgRecipe(model=Net(), **asked)
         job.add_server_config({"server": {"task_request_interval": poll_s}})
     else:
         # typed for swarm
         more = {"max_concurrent_submissions": most, "client_config_overrides": dict.fromkeys(POLLS, poll_s)}
-        job = SwarmLearningRecipe(name="swarm", **asked, memory_gc_rounds=0, **more)
+        job = SwarmLearningRecipe(name="swarm", model=Net(), **asked, memory_gc_rounds=0, **more)
     # typed for fedavg, swarm
     job.execute(SimEnv(num_clients=nodes, num_threads=threads, workspace_root=str(Path("workspace").absolute())))
     # typed

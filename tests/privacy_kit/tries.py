@@ -112,12 +112,14 @@ def epsilon(folder):
 def member(folder):
     nodes, last = 16, "node15"
     ward, (included, _) = box.Ward(folder / "members", nodes, "--topology", "complete"), canaries(nodes)
-    ward.rows([np.full((ROWS + k, 1), MARK * there) for k, there in enumerate(included)], rounds=1, batch_size=ROWS)
+    tables = [np.outer(np.full(ROWS + k, MARK * there), np.eye(nodes)[k]) for k, there in enumerate(included)]
+    ward.rows(tables, rounds=1, batch_size=ROWS)
     ward.add(privacy(delta=0.01, unit="member"))
     box.well("privacy", "begin", ward.folder)
     ward.run(taps=(last,))
     firsts = (next(one for one in found if one[0] >= 1) for found in box.models(ward.frames(last)))
-    found = {round(weight * nodes) - ROWS: float(model[0]) for _, weight, model in firsts}
+    firsts = ((round(weight * nodes) - ROWS, model) for _, weight, model in firsts)
+    found = {k: float(model[k]) for k, model in firsts}
     epsilon, figure = proven(np.array(list(found.values())), included[list(found)], 0.01, len(found))
     yield "epsilon 8, a member", epsilon < 8, figure
 
@@ -142,7 +144,7 @@ def budget(folder):
         rows = json.loads(box.well("privacy", "show", ward.folder, "--format", "json"))
         return next(row for row in rows if row["node"] == "node0")
 
-    rounds, (_, table) = 30, canaries(200)
+    rounds, (_, table) = 200, canaries(200)
     ward, other = box.Ward(folder / "budget", *PAIR), box.Ward(folder / "other", *PAIR)
     for one in (ward, other):
         one.rows([table, empty(200)], rounds=rounds, batch_size=50)
@@ -211,7 +213,7 @@ def hidden(folder):
     parts = [(box.members(one[2]), one[3]) for index in got for one in box.messages(got[index], "sums/1", 24)]
     parts = [(who, np.frombuffer(vector, "<u8")) for who, vector in parts]
     pairs = itertools.pairwise(sorted(parts, key=lambda one: (sorted(one[0]), len(one[1]))))
-    apart = [a[1] - b[1] for a, b in pairs if a[0] == b[0] and len(a[1]) == len(b[1])]
+    apart = [a[1] - b[1] for a, b in pairs if a[0] == b[0] and len(a[1]) == len(b[1]) and (a[1] != b[1]).any()]
     posted = b"".join(vector.tobytes() for _, vector in parts)
     chances = box.uniformity(posted), box.uniformity(b"".join(one.tobytes() for one in apart))
     figure = f"p {chances[0]:.3f} of {len(posted)} bytes, {chances[1]:.3f} of {len(apart)} differences"
@@ -316,7 +318,10 @@ def dying(folder):
         ward.add('[stats]\ncolumns = ["age"]\nto = "*"\na_day = 100', site)
     true, outcomes = np.mean([float(row[0]) for site in SITES for row in tables[site]]), []
     for after in (None, 0.5, 2.0, 4.0, 6.0):
-        sites = [box.started("stats", ward.folder, "--node", site, "--answer", stderr=None) for site in SITES[1:]]
+        sites = [
+            box.started("stats", ward.folder, "--node", site, "--answer", stderr=box.subprocess.DEVNULL)
+            for site in SITES[1:]
+        ]
         for process in sites:
             process.stdout.readline()
         asking = box.started("stats", ward.folder, "--node", "north", "--columns", "age", "--format", "json")

@@ -27,7 +27,7 @@ from scipy import stats
 
 KIT = Path(__file__).parent
 P2PFL = [sys.executable, "-m", "p2pfl"]
-WAIT_S = 400.0
+WAIT_S = 900.0
 REQUEST, SIDE = 2, 12
 PREFIX = struct.Struct("<2sBBHIQ")
 TASK = '''"""Each entry of a row moves a weight of its own, so a row that is there shows in the model."""

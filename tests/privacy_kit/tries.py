@@ -100,8 +100,10 @@ def epsilon(folder):
     epsilon, figure, got, ward = audited(folder / "one", privacy())
     yield "epsilon 8, one step", epsilon < 8, figure
     before = list(itertools.takewhile(lambda one: one.type != box.REQUEST or one.header[2] < 1, got))
-    early, seen = sum(bool(one.body) for one in before), marks(*(repr(one.header).encode() for one in before))
-    yield "noise before anything", not early and not seen, f"{early} models, {seen} marks in {len(before)} messages"
+    early, seen = [one.body for one in before if one.body], marks(*(repr(one.header).encode() for one in before))
+    other = sum(any(body) for body in early)
+    figure = f"{len(early)} models, {other} not the common start; {seen} marks in {len(before)} messages"
+    yield "noise before anything", not other and not seen, figure
     weights = {weight for found in box.models(got) for _, weight, _ in found}
     seen = marks(*(file.read_bytes() for file in (ward.logs / "node1.tap", *told_files(ward))))
     yield "rows only as a number", weights == {ROWS / 2} and not seen, f"weights {weights} of {ROWS} rows, {seen} marks"

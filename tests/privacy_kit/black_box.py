@@ -249,7 +249,7 @@ def epsilon_proven(scores, included, delta, guesses):
     order, m = np.argsort(scores), len(scores)
     right = int((~included[order[: guesses // 2]]).sum() + included[order[m - (guesses + 1) // 2 :]].sum())
     low, high = 0.0, 30.0
-    for _ in range(50):
+    for _ in range(30):
         middle = (low + high) / 2
         as_many = stats.binom(guesses, 1 / (1 + np.exp(-middle)))
         steps = np.arange(1, right + 1)

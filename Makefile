@@ -42,7 +42,7 @@ PARALLEL ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-fast test-pythons internet faults defences lint format bench rivals study docs release clean
+.PHONY: help demo test test-all test-fast test-pythons internet faults defences privacy lint format bench rivals study docs release clean
 
 help: ## list these words
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -88,6 +88,9 @@ defences: export OPENBLAS_NUM_THREADS := 1
 defences: export OMP_NUM_THREADS := 1
 defences: $(FOR_DEV) ## take each defence of the page on threats out of a copy: its tests must turn red; ONLY="name, name"
 	nice $(BIN)/python tests/defences.py
+
+privacy: $(FOR_DEV) ## try from outside what the pages on privacy promise, on real processes; ONLY="epsilon wire" some of it
+	nice $(BIN)/python tests/privacy_kit/tries.py $(ONLY)
 
 lint: $(FOR_DEV) ## ruff, mypy, which package may import which, and how large each part may be
 	$(BIN)/ruff check

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -40,8 +40,9 @@ from vitals_kit import ROW
 from p2pfl import aggregate, compress, config, crypto, learn, methods, net, node, reporting, storage, wire
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import PeerFault, StorageError, UserError
-from p2pfl.features import bounds, members, privacy, relay, shared_noise, stats, status, sums, tables
+from p2pfl.features import members, privacy, relay, shared_noise, stats, status, sums, tables
 from p2pfl.features import trees as tree_rounds
+from p2pfl.features.bounds import MonthCount
 from p2pfl.foreign import UNREADABLE, read_json
 from p2pfl.learn import privacy as accounts
 from p2pfl.learn import table, trees
@@ -63,7 +64,7 @@ class Decoder(NamedTuple):
 
 
 DECODERS: dict[str, Decoder] = {}
-FOLDER = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+FOLDER = Path(tempfile.mkdtemp(dir=os.environ.get("FUZZ_FOLDER")))
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 FAULT, USER, VALUE = (PeerFault,), (UserError, StorageError, TopologyError, ExceptionGroup), (ValueError, UserError)
 
@@ -122,14 +123,13 @@ def shown(errors):
 
 
 def behind(size):
-    """msgpack behind so many bytes."""
+    """So many bytes, and msgpack behind them."""
     return Form(lambda raw: [raw[:size], msgpack.decode(raw[size:])], lambda tree: tree[0] + msgpack.encode(tree[1]))
 
 
 def dump_toml(tree):
-    return "\n".join(
-        f"{config.toml_value(str(key))} = {config.toml_value(each)}" for key, each in tree.items()
-    ).encode()
+    value = config.toml_value
+    return "\n".join(f"{value(str(key))} = {value(each)}" for key, each in tree.items()).encode()
 
 
 def load_tensors(raw):
@@ -164,9 +164,7 @@ def dump_npz(tree):
 
 MSGPACK = Form(msgpack.decode, msgpack.encode)
 JSON = Form(json.loads, lambda tree: json.dumps(tree).encode())
-LINES = Form(
-    lambda raw: [*map(json.loads, raw.splitlines())], lambda tree: b"".join(JSON.dump(each) + b"\n" for each in tree)
-)
+LINES = Form(lambda raw: [*map(json.loads, raw.splitlines())], lambda tree: b"\n".join([*map(JSON.dump, tree), b""]))
 TOML = Form(lambda raw: tomllib.loads(raw.decode()), dump_toml)
 TEXT = Form(
     lambda raw: re.findall(r"\w+|\s+|[^\w\s]", raw.decode()),
@@ -234,10 +232,7 @@ def in_relay_frame(raw):
     return relay.struct_in(frame, frame.kind, shape) if shape else (relay.refusal_in(frame), relay.closing_in(frame))
 
 
-def open_sheet(raw):
-    return relay.Credentials.unpack(raw, realm=REALM, admin=WARD.admin)
-
-
+open_sheet = partial(relay.Credentials.unpack, realm=REALM, admin=WARD.admin)
 add("charter", behind(96), (config.CharterError,), config.edition_of, *PACKED)
 add("charter, signed", MSGPACK, (config.CharterError,), sign_charter, *STATED)
 add("relay frame", behind(5), FAULT, in_relay_frame, *SAID)
@@ -273,18 +268,12 @@ SHARED = SimpleNamespace(sizes={"first": 6, "second": 6}, dtype="<f8")
 SHARED_STATE = np.array([3, 9, 6, 0], "<i8").tobytes() + bytes(4 * 6 + 8 * 6)
 LEARNER = SimpleNamespace(table=SimpleNamespace(schema=GROWING), settings=SETTINGS, site=SITE, adopt=lambda _: None)
 TREES = SimpleNamespace(_learner=LEARNER, _keys=[b"a", b"b"], write=lambda: None)
+grow_on = partial(trees.TreeGrowth.unpack, schema=GROWING, settings=SETTINGS, site=SITE)
+take_trees = partial(tree_rounds.GrownState.unpack, TREES)
 
 
 def lay_out(names):
     return table.FigureLayout([*OTHERS, names], {"target": "state"}).digest
-
-
-def grow_on(raw):
-    return trees.TreeGrowth.unpack(raw, GROWING, SETTINGS, SITE)
-
-
-def take_trees(raw):
-    return tree_rounds.TreeState.unpack(TREES, raw)
 
 
 add("figures", JSON, VALUE, table.unpack, table.pack(PROPOSAL))
@@ -314,7 +303,7 @@ class Page:
         await asyncio.wait_for(reader.read(), 10)
         writer.close()
 
-    def __call__(self, raw):
+    def tell(self, raw):
         with suppress(ConnectionError):
             self.loop.run_until_complete(self.ask(raw))
         assert not self.faults, f"an error of the page: {self.faults}"
@@ -327,21 +316,15 @@ REQUESTS = (
     f"GET /status HTTP/1.1\r\nHost: 127.0.0.1:80\r\nAuthorization: Bearer {'t' * 20}\r\nCookie: p2pfl-80=1\r\n\r\n",
     "POST /enter HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\nContent-Length: 3\r\n\r\nabc",
 )
+judge = partial(PROXY.judge, address=GUARD.listen)
+trust = partial(status.trusted_host, listen=GUARD.listen, names=frozenset())
 
 
 def scores(raw):
     return status.scores_of(status._fields_of(raw, reporting.NodeStatus))
 
 
-def trust(said):
-    return status.trusted_host(said, GUARD.listen, frozenset())
-
-
-def judge(raw):
-    PROXY.judge(raw, GUARD.listen)
-
-
-add("request to the page", TEXT, FAULT, lambda raw: page()(raw), *REQUESTS)
+add("request to the page", TEXT, FAULT, lambda raw: page().tell(raw), *REQUESTS)
 add("token in a request", TEXT, FAULT, GUARD.shows_token, *REQUESTS)
 add_text("host of a request", trust, "[::1]:80", "pi1.local:80")
 add("answer of a proxy", TEXT, (net.UnreachedError,), judge, "HTTP/1.1 200 OK\r\nproxy-authenticate: basic\r\n\r\n")
@@ -350,11 +333,8 @@ add("JSON of others", JSON, UNREADABLE, read_json, json.dumps(SAYS))
 
 # -- what people carry, type and write ---------------------------------------------------------------------------------
 
-INVITED, JOINS = (
-    config.invite_of(WARD, "pi9", TOKEN),
-    {"name": "pi9", "key": key_of(9).public, "address": "10.0.0.9:80"},
-)
-REQUEST = config.JoinRequest(federation=config.federation_id(WARD), token=TOKEN, **JOINS)
+INVITED = config.invite_of(WARD, "pi9", TOKEN)
+REQUEST = config.JoinRequest(config.federation_id(WARD), "pi9", key_of(9).public, "10.0.0.9:80", TOKEN)
 
 
 def check_invite(raw):
@@ -416,30 +396,24 @@ def read_charter(path):
     return config.read_members_file(path, WARD, mistakes), shown(mistakes.errors)
 
 
-def read_members(path):
-    return shown(config.read_federation(path)[1])
-
-
 TICKETS = written("tickets.toml", relay.write_tickets, WARD, ADMIN, now_s=7.0)
-add_file("federation.toml", TOML, read_members, WHOLE, WHOLE + MORE)
+add_file("federation.toml", TOML, lambda path: shown(config.read_federation(path)[1]), WHOLE, WHOLE + MORE)
 add_file("pi1/node.toml", TOML, lambda path: shown(config.node_mistakes(path, WARD)), NODE)
-add_file("charter/members.toml", TOML, read_charter, *(config.members_text(each, "ward") for each in CHARTERS))
+add_file("signed/members.toml", TOML, read_charter, *(config.members_text(each, "ward") for each in CHARTERS))
 add_file("tickets.toml", TOML, lambda _: relay.credentials_here(WARD), TICKETS)
 add_file("schema.toml", TOML, lambda path: table.read_schema(path, {}), RECIPE)
 add_file("world.toml", TOML, lambda path: read_world(path, WARD), WORLD)
 add_file("sweep.toml", TOML, load_sweep, SWEEP)
+add_file("relay/federation.toml", TOML, lambda path: relay.read_listed([path], []), WHOLE)
 add_file("node.budget", TOML, lambda path: privacy.read_permission(path.with_suffix(".key")), PERMITTED)
 add_file("node.key", TEXT, Identity.load, f"p2pfl-key-1:{config.to_text(bytes(range(32)))}\n")
 add_file("relay.token", TEXT, relay.read_token, written("relay.token", relay.make_token, FOLDER / "relay.token"))
 add_file("site.csv", TEXT, lambda path: table.look_at(path, table.guess_layout(path)), CSV, CSV.replace(",", ";"))
 add_file("own.csv", TEXT, lambda path: table.read_table(path, SCHEMA, LAYOUT), CSV)
+add_file("named.edgelist", TEXT, lambda path: build(str(path), 3, names=("a", "b", "c")), "a b\nb c 0.5\n")
 add_file("counts.csv", TEXT, lambda path: read_counts(path, 2, ("a", "b")), "name,x,y\na,1,2\nb,3,4\n", "1,2\n3,4\n")
-for ending, form in (
-    *((each, TEXT) for each in ("edgelist", "adjlist", "graphml", "gml")),
-    ("json", JSON),
-    ("npz", NPZ),
-):
-    name = f"graph.{ending}"
+for ending in ("edgelist", "adjlist", "graphml", "gml", "json", "npz"):
+    name, form = f"graph.{ending}", {"json": JSON, "npz": NPZ}.get(ending, TEXT)
     add_file(name, form, read_topology, written(name, write_topology, build("torus", 9), FOLDER / name))
 
 # -- what nodes and commands leave on disk -----------------------------------------------------------------------------
@@ -456,6 +430,8 @@ PAID = accounts.Ledger(unit="record", word="0f", spent=(accounts.Spend(1.0, 0.5,
 ASKED = stats.LogLine(time=NOW, asker="pi1", serial=3, columns=("age",), by=None, answer="answered")
 STATE = storage.State(header={"a": 1}, arrays={"model": np.ones(3, np.float32)}, blobs={"x": b"abc"})
 SNAPSHOT = storage.Snapshot(generation=1, state=STATE, log_end=bytes(32))
+SAVED = written("snapshot-00000001", storage.save, FOLDER, SNAPSHOT)
+MONTHS = '{"2026-01": {"total": 5}}'
 HERE = {"federation": "w", "node": "a", "pid": 1, "listen": "a:1", "status": None}
 REPORT = report([point(1.0), point(2.0)], warnings=["slow"], staleness={"mean": 0.5, "max": 2})
 ROWS = msgpack.encode([stats.HashedTable("ward", {0: bytes(32)})])
@@ -478,8 +454,8 @@ def keep_log():
     wal.close()
 
 
-def read_rows(path):
-    return shared_noise.NoiseState(SimpleNamespace(rows=None, packed_bytes=0), path.parent, 6).recall()
+def recall(folder):
+    shared_noise.NoiseState(SimpleNamespace(rows=None, packed_bytes=0), folder, 6).recall()
 
 
 def in_folder(name, form, read, *samples):
@@ -492,29 +468,17 @@ add_file("model.safetensors", TENSORS, predict, safetensors.numpy.save(WEIGHTS, 
 add_file("labels", None, lambda path: learn.read_idx(path, 1), IDX)
 add_file("labels.gz", None, lambda path: learn.read_idx(path, 1), gzip.compress(IDX))
 add_file(LOG.name, None, storage.read_log, written(LOG.name, keep_log))
-add_file("rows-of-all.json", JSON, read_rows, b'{"rows": 9}')
-in_folder(
-    "snapshot-00000001",
-    None,
-    lambda folder: storage.load(folder, 1),
-    written("snapshot-00000001", storage.save, FOLDER, SNAPSHOT),
-)
+in_folder("snapshot-00000001", None, partial(storage.load, generation=1), SAVED)
 in_folder("sums", None, sums.KeptSums, written("sums", SUMS.add, bytes(32), frozenset({0, 1})))
+in_folder("rows-of-all.json", JSON, recall, b'{"rows": 9}')
 in_folder("sums.life", TEXT, sums.next_life, "12")
 in_folder("page-token", TEXT, status.read_token, "t" * 20)
 in_folder("stats.log", LINES, stats.QuestionLog, written("stats.log", stats.QuestionLog(FOLDER).add, ASKED))
 in_folder("stats.rows", MSGPACK, stats.AnsweredRows, ROWS)
-in_folder(
-    "stats.bounds", MSGPACK, lambda folder: stats.keep_bound(folder, bytes(32), 5), msgpack.encode({bytes(32): 5})
-)
+in_folder("stats.bounds", MSGPACK, partial(stats.keep_bound, data=D1, least_rows=5), msgpack.encode({D1: 5}))
 in_folder("node.ledger", JSON, lambda _: LEDGER.read(), written("node.ledger", LEDGER.write, PAID))
-in_folder(
-    "traffic.json",
-    JSON,
-    lambda folder: bounds.MonthCount(folder, 1e9, NOW).add(9, NOW, 1e9),
-    b'{"2026-01": {"total": 5}}',
-)
+in_folder("traffic.json", JSON, lambda folder: MonthCount(folder, 1e9, NOW).add(9, NOW, 1e9), MONTHS)
 in_folder("address.json", JSON, status.find_running, json.dumps(HERE))
 in_folder("result.json", JSON, status._result, b'{"node": "pi1", "rounds": 3, "finished": true}')
 in_folder("invites.json", JSON, lambda _: members._read_invites(WARD), b'[{"name": "pi9", "token": "00", "until": 7}]')
-in_folder("charter", behind(96), lambda folder: node.load_kept(folder, WARD), CHARTERS[0].packed())
+in_folder("kept/charter", behind(96), partial(node.load_kept, federation=WARD), *PACKED)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ast
 import itertools
+import logging
 import math
 import multiprocessing
 import os
@@ -28,22 +29,20 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-HERE = Path(__file__).parent
-if __name__ == "__main__":
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "learn/trees")]
-
-import faces  # noqa: F401 - names are imported from packages
 import msgspec
-from decoders import DECODERS, Decoder
 
-CORPUS, MOST_CORPUS_BYTES = HERE / "corpus.txt", 1 << 18
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("", "fuzz", "learn/trees"))
+import faces  # noqa: F401 - names are imported from packages
+from decoders import DECODERS, FOLDER, Decoder
+
+CORPUS, MOST_CORPUS_BYTES = Path(__file__).with_name("corpus.txt"), 1 << 18
 CHUNK = 2000
 """The inputs that a process tries before it takes others."""
 EVERY = 10
 """One input in so many is measured, which makes it slower."""
 TIMES, FREE_BYTES, FREE_CALLS = 50, 1 << 16, 2000
-"""An input may take so many times the memory and calls of a sample of its size, which counts as taking at least these."""
+"""An input may take so many times the memory and calls of a sample of its size, at least these."""
 MOST_S = 2.0
 """The CPU time of one input; looked at here only, never in the suite."""
 UNFIT = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error, msgspec.MsgspecError)
@@ -189,7 +188,7 @@ def corpus(path: Path) -> list[tuple[str, bytes]]:
             raw = ast.literal_eval(literal)
         except (SyntaxError, ValueError):
             raw = None
-        if not isinstance(raw, bytes):
+        if type(raw) is not bytes:
             raise ValueError(f"{path}:{number} is not a decoder's name, a tab and bytes as Python writes them")
         kept.append((*named([name]), raw))
     return kept
@@ -204,6 +203,7 @@ def place(error: Exception) -> str:
 
 def chunk(job: tuple[str, int, int, int]) -> dict[str, Any]:
     """Try some inputs of one decoder."""
+    logging.getLogger("p2pfl").propagate = False
     name, seed, first, count = job
     trial, read, memory, slowest = Trial(DECODERS[name]), 0, 0.0, 0.0
     failures: dict[str, list[Any]] = {}
@@ -231,15 +231,16 @@ def main() -> int:
     try:
         names = named(given.only) or list(DECODERS)
         kept = [(name, raw) for name, raw in corpus(CORPUS) if name in names]
-        if given.inputs < 1 or given.jobs < 1:
-            raise ValueError("inputs and jobs are whole numbers from 1")
     except ValueError as error:
         parser.error(str(error))
+    if given.inputs < 1 or given.jobs < 1:
+        parser.error("inputs and jobs are whole numbers from 1")
     began, totals, most = time.monotonic(), defaultdict[str, Counter[str]](Counter), Counter[tuple[str, str]]()
     for name, raw in kept:
         Trial(DECODERS[name])(raw)
     each, failures = math.ceil(given.inputs / len(names)), dict[tuple[str, str], list[Any]]()
     jobs = [(name, given.seed, at, min(CHUNK, each - at)) for name in names for at in range(0, each, CHUNK)]
+    os.environ["FUZZ_FOLDER"] = str(FOLDER)
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
         for done in pool.imap_unordered(chunk, jobs):
             name = done["name"]
@@ -248,17 +249,22 @@ def main() -> int:
             for text, (count, *first) in done["failures"].items():
                 failures.setdefault((name, text), [0, *first])[0] += count
     columns = ("inputs", "valid", "refused", "failed")
-    print(f"{'decoder':32}", *(f"{column:>9}" for column in columns), f"{'memory':>8} {'slowest':>11}")
+    lines = [" ".join((f"{'decoder':32}", *(f"{column:>9}" for column in columns), f"{'memory':>8} {'slowest':>11}"))]
     for name in names:
         figures = (f"{most[name, 'memory']:7.0f}x", f"{1000 * most[name, 'slowest']:8.1f} ms")
-        print(f"{name:32}", *(f"{totals[name][column]:9,}" for column in columns), *figures)
+        lines.append(" ".join((f"{name:32}", *(f"{totals[name][column]:9,}" for column in columns), *figures)))
     for (name, text), (count, number, said, raw) in failures.items():
-        print(
-            f"\n{name}: {text}: {said}; {count} inputs, the first is number {number}; for the corpus:\n{name}\t{raw!r}"
-        )
+        lines += [
+            "",
+            f"{name}: {text}: {said}; {count} inputs, first number {number}; for the corpus:",
+            f"{name}\t{raw!r}",
+        ]
     whole, memory = sum(totals.values(), Counter[str]()), max(most[name, "memory"] for name in names)
-    print(f"\n{len(names)} decoders:", ", ".join(f"{whole[column]:,} {column}" for column in columns), end="; ")
-    print(f"{len(kept)} of the corpus; at most {memory:.0f} times an input's memory; {time.monotonic() - began:.0f} s")
+    counts, passed_s = ", ".join(f"{whole[column]:,} {column}" for column in columns), time.monotonic() - began
+    lines.append(
+        f"\n{len(names)} decoders: {counts}; {len(kept)} of the corpus; at most {memory:.0f} times an input's "
+    )
+    sys.stdout.write("\n".join(lines) + f"memory; {passed_s:.0f} s\n")
     return bool(failures)
 
 

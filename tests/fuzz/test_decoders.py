@@ -14,14 +14,14 @@ import typing
 from itertools import pairwise
 from pathlib import Path
 
-import msgspec
 import many_inputs
+import msgspec
 import pytest
 from decoders import DECODERS
 from hypothesis import example, given
 from hypothesis import strategies as st
-from message_kit import ASIDE, BODIES, FRAMES, SAMPLES, damaged, outcome
 from many_inputs import CORPUS, Trial, corpus, made, main
+from message_kit import ASIDE, BODIES, FRAMES, SAMPLES, damaged, outcome
 from nacl.public import PrivateKey
 from vitals_kit import ROW
 
@@ -225,12 +225,18 @@ def test_what_anybody_may_send_before_it_is_proven_is_refused_or_read(read, raw)
 
 ROOT, FEW = Path(__file__).parents[2], 40
 READS = re.compile(r"(decode|parse|unpack|read)(_\w+)?|from_(bytes|file|json|text|header|safetensors)|edition_of")
-WHERE = ("wire", "net", "crypto", "config", "storage", "features", "learn", "reporting", "node")
+WHERE = ("wire", "net", "crypto", "config", "storage", "features", "learn", "reporting")
 ELSEWHERE = {
     "read_answer": "waits for what `Proxy.judge` reads",
-    "read_federation": "",
+    **dict.fromkeys(("read_site", "read_folder", "read_own", "read_tables"), "call those that are tried, with a path"),
+    **dict.fromkeys(("NoiseState.unpack", "AlikeState.unpack"), "leave it to `AlikeRounds.unpack`"),
+    **dict.fromkeys(("WholeNumbers.decode", "Packing.unpack"), "turn numbers into numbers"),
+    "GrownState.read": "its file is as the state of trees that another node gives",
+    "read_samples": "checks arrays of the user's task",
+    "Gauge.read": "gets figures of this process",
+    "read_distances": "gets what `read_far` reads",
 }
-"""Functions of such a name that get no bytes from elsewhere, or leave them to one that is tried."""
+"""Functions with such a name that get no bytes, or leave them to one that is tried."""
 
 
 @pytest.mark.parametrize("name", DECODERS)

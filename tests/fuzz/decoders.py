@@ -410,7 +410,7 @@ add_file("node.key", TEXT, Identity.load, f"p2pfl-key-1:{config.to_text(bytes(ra
 add_file("relay.token", TEXT, relay.read_token, written("relay.token", relay.make_token, FOLDER / "relay.token"))
 add_file("site.csv", TEXT, lambda path: table.look_at(path, table.guess_layout(path)), CSV, CSV.replace(",", ";"))
 add_file("own.csv", TEXT, lambda path: table.read_table(path, SCHEMA, LAYOUT), CSV)
-add_file("named.edgelist", TEXT, lambda path: build(str(path), 3, names=("a", "b", "c")), "a b\nb c 0.5\n")
+add_file("named.edgelist", TEXT, lambda path: build(str(path), 3, names=("a", "b", "c")), "a b\nb c\n")
 add_file("counts.csv", TEXT, lambda path: read_counts(path, 2, ("a", "b")), "name,x,y\na,1,2\nb,3,4\n", "1,2\n3,4\n")
 for ending in ("edgelist", "adjlist", "graphml", "gml", "json", "npz"):
     name, form = f"graph.{ending}", {"json": JSON, "npz": NPZ}.get(ending, TEXT)

@@ -45,7 +45,7 @@ TIMES, FREE_BYTES, FREE_CALLS = 50, 1 << 16, 2000
 """An input may take so many times the memory and calls of a sample of its size, at least these."""
 MOST_S = 2.0
 """The CPU time of one input; looked at here only, never in the suite."""
-UNFIT = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error, msgspec.MsgspecError)
+UNFIT = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError, struct.error, msgspec.MsgspecError)
 """What a form raises that cannot hold a changed value."""
 
 WORDS = (

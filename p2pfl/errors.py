@@ -74,10 +74,7 @@ class UserError(P2PFLError):
         place = ": ".join(part for part in (self.file, self.key) if part)
         text = f"{place}: {self.message}" if place else self.message
         if self.value is not None:
-            try:
-                text += f" (found {self.value!r})"
-            except ValueError:  # Python refuses to write a whole number with thousands of digits
-                text += " (found a number that is too long to show)"
+            text += f" (found {self.value!r})"
         if self.allowed:
             text += f"; allowed: {self.allowed}"
         return text

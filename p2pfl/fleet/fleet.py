@@ -329,7 +329,7 @@ class Fleet:
             raise AssertionError("a child without a pipe")
         has_heard = False
         async for raw in process.stdout:
-            with suppress(*UNREADABLE):
+            with suppress(ValueError):
                 child.lines.append(msgspec.json.decode(raw, type=NodeLine))
                 if not has_heard:  # what was said before its core was there was lost
                     has_heard = True

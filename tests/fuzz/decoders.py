@@ -74,9 +74,9 @@ def add(name, form, refuses, read, *samples):
     DECODERS[name] = Decoder(name, read, given, form, refuses)
 
 
-def add_text(name, read, *samples):
+def add_text(name, read, *samples, refuses=(ValueError,)):
     """A text as the command line has it."""
-    add(name, TEXT, VALUE, lambda raw: read(raw.decode("utf-8", "surrogateescape")), *samples)
+    add(name, TEXT, refuses, lambda raw: read(raw.decode("utf-8", "surrogateescape")), *samples)
 
 
 def add_file(name, form, read, *samples):
@@ -300,11 +300,11 @@ class Page:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.page.port)
         writer.write(raw)
         writer.write_eof()
-        await asyncio.wait_for(reader.read(), 10)
+        await asyncio.wait_for(reader.read(), 0.5)
         writer.close()
 
     def tell(self, raw):
-        with suppress(ConnectionError):
+        with suppress(ConnectionError, TimeoutError):
             self.loop.run_until_complete(self.ask(raw))
         assert not self.faults, f"an error of the page: {self.faults}"
 
@@ -363,19 +363,25 @@ add("invite", MSGPACK, USER, check_invite, config._raw(INVITED.line(), config.IN
 add("request to join", MSGPACK, USER, sign_request, msgpack.encode(REQUEST))
 add("files for a new machine", MSGPACK, USER, ASKS[0], msgpack.encode({"federation.toml": b"x", "task.py": b"y"}))
 add("answer to a request", MSGPACK, (net.UnreachableError,), ASKS[1], msgpack.encode(members.Answer("no", {"a": b"x"})))
-add_text("line of an invite", config.read_invite, INVITED.line())
+add_text("line of an invite", config.read_invite, INVITED.line(), refuses=USER)
 add_text("compressor", compress.parse, "top-k:0.05+rotate+q4+zstd", "fragment:8")
 add_text("rule", aggregate.parse_rule, "nnm+trimmed-mean:b=1", "hampel:b=1")
 add_text("method", methods.parse_method, "variate:beta=0.1", "file.py:object,a=1")
 add_text("learning rate", config.parse_schedule.__wrapped__, "tail:rounds=40,last=8,to=0.1")
 add_text("stop", config.parse_stop, "no improvement of accuracy by 0.001 in 20 rounds or after 2 h")
-add_text("partition", learn.parse_partition, "dirichlet:0.3,5", "shards:2")
+add_text("partition", learn.parse_partition, "dirichlet:0.3,5", "shards:2", refuses=USER)
 add_text("attack", parse_attack, "alie", "noise:2", "sign-flip")
 add_text("graph", lambda spec: build(spec, 8), "ring", "random-regular:degree=4", "watts-strogatz:k=4,p=0.1")
 add_text("distance", read_far, "28-29=60ms", ".5-3 = 2s")
-add_text("address", lambda said: net.parse_address(said, ""), "[::1]:80", "wss://host:443/p2pfl#sha256=" + "0f" * 32)
-add_text("address of a member", members.read_address, "pi1=10.0.0.1:8470", "pi1=wss://host/p2pfl")
-add_text("address of a page", status.place_of, "http://127.0.0.1:80/status#token", "[::1]:80")
+add_text(
+    "address",
+    lambda said: net.parse_address(said, ""),
+    "[::1]:80",
+    "wss://host:443/p2pfl#sha256=" + "0f" * 32,
+    refuses=USER,
+)
+add_text("address of a member", members.read_address, "pi1=10.0.0.1:8470", "pi1=wss://host/p2pfl", refuses=USER)
+add_text("address of a page", status.place_of, "http://127.0.0.1:80/status#token", "[::1]:80", refuses=USER)
 add_text("proxy", net.parse_proxy, "http://user:p%20w@proxy:3128")
 add_text("URL of a relay", config.relays().read, "wss://relay.example.org/p2pfl")
 add_text("hours", config.hours().read, "20:00-06:00")
@@ -431,6 +437,7 @@ ASKED = stats.LogLine(time=NOW, asker="pi1", serial=3, columns=("age",), by=None
 STATE = storage.State(header={"a": 1}, arrays={"model": np.ones(3, np.float32)}, blobs={"x": b"abc"})
 SNAPSHOT = storage.Snapshot(generation=1, state=STATE, log_end=bytes(32))
 SAVED = written("snapshot-00000001", storage.save, FOLDER, SNAPSHOT)
+CHECKED = Form(json.loads, lambda tree: JSON.dump(tree | {"check": privacy._check("ward", "pi1", tree["ledger"])}))
 MONTHS = '{"2026-01": {"total": 5}}'
 HERE = {"federation": "w", "node": "a", "pid": 1, "listen": "a:1", "status": None}
 REPORT = report([point(1.0), point(2.0)], warnings=["slow"], staleness={"mean": 0.5, "max": 2})
@@ -476,7 +483,7 @@ in_folder("page-token", TEXT, status.read_token, "t" * 20)
 in_folder("stats.log", LINES, stats.QuestionLog, written("stats.log", stats.QuestionLog(FOLDER).add, ASKED))
 in_folder("stats.rows", MSGPACK, stats.AnsweredRows, ROWS)
 in_folder("stats.bounds", MSGPACK, partial(stats.keep_bound, data=D1, least_rows=5), msgpack.encode({D1: 5}))
-in_folder("node.ledger", JSON, lambda _: LEDGER.read(), written("node.ledger", LEDGER.write, PAID))
+in_folder("node.ledger", CHECKED, lambda _: LEDGER.read(), written("node.ledger", LEDGER.write, PAID))
 in_folder("traffic.json", JSON, lambda folder: MonthCount(folder, 1e9, NOW).add(9, NOW, 1e9), MONTHS)
 in_folder("address.json", JSON, status.find_running, json.dumps(HERE))
 in_folder("result.json", JSON, status._result, b'{"node": "pi1", "rounds": 3, "finished": true}')

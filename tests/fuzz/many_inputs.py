@@ -45,13 +45,22 @@ TIMES, FREE_BYTES, FREE_CALLS = 50, 1 << 16, 2000
 """An input may take so many times the memory and calls of a sample of its size, at least these."""
 MOST_S = 2.0
 """The CPU time of one input; looked at here only, never in the suite."""
-UNFIT = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError, struct.error, msgspec.MsgspecError)
+UNFIT = (
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+    struct.error,
+    msgspec.MsgspecError,
+)
 """What a form raises that cannot hold a changed value."""
 
 WORDS = (
     *("", "0", "-1", "1e999", "nan", "inf", "9" * 20, "9" * 5000, "0x" + "F" * 5000, "\u0663", "\u00b2", "é", "\u202e"),
     *('"', "'", "[", "]", "{", "}", "<", "=", ":", ",", "#", "+", "-", "@", "://", "../..", "\n", "\r", "\0", "\ud800"),
-    *("\x1b[31m", "a" * 300, "[" * 3000),
+    *("\x1b[31m", "a" * 300, "[" * 3000, "BF16", "F8_E4M3"),
 )
 ODD_BYTES = (b"\0", b"\xff", b"\xff" * 8, bytes(8), b"\xc1", b"\xdf\xff\xff\xff\xff", b"\x91" * 3000, b"[" * 3000)
 NUMBERS = (0, 1, -1, 127, 255, 2**31, 2**32 - 1, 2**53, 2**63 - 1, -(2**63), 2**64 - 1, 10**30, 16**5000)

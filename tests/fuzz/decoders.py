@@ -129,7 +129,8 @@ def behind(size):
 
 def dump_toml(tree):
     value = config.toml_value
-    return "\n".join(f"{value(str(key))} = {value(each)}" for key, each in tree.items()).encode()
+    text = "\n".join(f"{value(str(key))} = {value(each)}" for key, each in tree.items())
+    return re.sub(r'"(0xF+)"', r"\1", text).encode()
 
 
 def load_tensors(raw):
@@ -186,7 +187,7 @@ add("notice", None, FAULT, net.unpack_notice, net.Notice(net.Word.OPEN, bytes(16
 add("vitals", ROW_FORM, FAULT, reporting.read, reporting.sign(ROW, ADMIN, bytes(32)))
 for channel in dict.fromkeys(channel for channel, *_ in ASIDE):
     bodies = (channel.pack(message).body for own, message, _ in ASIDE if own is channel)
-    add(f"channel {channel}", MSGPACK, FAULT, channel.unpack, *bodies)
+    add(f"channel {channel}", MSGPACK, FAULT, lambda raw, own=channel: own.pack(own.unpack(raw)), *bodies)
 
 KEYS = sums.Keys(life=1, serial=1, box=bytes(32), masks=bytes(64), seeds=bytes(32))
 OPENING = sums.SetupOpening(members=b"\7", keys=bytes(48))

@@ -21,7 +21,7 @@ from decoders import DECODERS
 from hypothesis import example, given
 from hypothesis import strategies as st
 from many_inputs import CORPUS, Trial, corpus, made, main
-from message_kit import ASIDE, BODIES, FRAMES, SAMPLES, damaged, outcome
+from message_kit import ASIDE, FRAMES, SAMPLES, damaged, outcome
 from nacl.public import PrivateKey
 from vitals_kit import ROW
 
@@ -42,8 +42,6 @@ from p2pfl.wire import (
     SessionMessage,
     Side,
     Unknown,
-    decode,
-    decode_prefix,
     encode,
     from_header,
     split,
@@ -65,14 +63,6 @@ LONG_CHUNKS = [bytes(chunk) for chunk in split(LONG)]
 
 
 anything = st.binary(max_size=300) | damaged(FRAMES)
-
-
-@given(anything)
-def test_a_prefix(raw):
-    prefix = outcome(decode_prefix, raw[:PREFIX_BYTES], max_body_bytes=LIMIT)
-    if not isinstance(prefix, PeerFault):
-        head, body = raw[PREFIX_BYTES:][: prefix.header_bytes], raw[PREFIX_BYTES + prefix.header_bytes :]
-        assert isinstance(outcome(decode, prefix, head, body), SessionMessage | Unknown | PeerFault)
 
 
 @given(st.sampled_from(KINDS), st.binary(max_size=200) | damaged([raw[PREFIX_BYTES:] for raw in FRAMES]))
@@ -121,13 +111,6 @@ def test_the_bytes_of_every_message_of_a_side_channel_are_pinned(channel, messag
     assert channel.unpack(packed.body) == message
 
 
-@given(st.sampled_from(CHANNELS), st.binary(max_size=200) | damaged(BODIES))
-def test_a_message_on_a_side_channel(channel, raw):
-    message = outcome(channel.unpack, raw)
-    if not isinstance(message, PeerFault):
-        assert channel.unpack(channel.pack(message).body) == message, "what was accepted can be said again"
-
-
 @pytest.mark.parametrize("channel", CHANNELS, ids=repr)
 def test_a_message_above_its_channel_s_bound_is_refused(channel):
     assert isinstance(outcome(channel.unpack, bytes(channel.most_bytes + 1)), PeerFault)
@@ -153,11 +136,6 @@ def exchange():
 
 
 M1, M2, M3 = exchange()
-
-
-@given(st.binary(max_size=100) | damaged([M1]))
-def test_a_first_handshake_message(raw):
-    assert isinstance(outcome(make_ends()[1].first, raw), bytes | PeerFault)
 
 
 @given(st.binary(min_size=32, max_size=32))

@@ -201,7 +201,7 @@ def test_what_anybody_may_send_before_it_is_proven_is_refused_or_read(read, raw)
 
 # --- every decoder ------------------------------------------------------------------------------------------------
 
-ROOT, FEW = Path(__file__).parents[2], 40
+ROOT, FEW = Path(__file__).parents[2], 24
 READS = re.compile(r"(decode|parse|unpack|read)(_\w+)?|from_(bytes|file|json|text|header|safetensors)|edition_of")
 WHERE = ("wire", "net", "crypto", "config", "storage", "features", "learn", "reporting")
 ELSEWHERE = {

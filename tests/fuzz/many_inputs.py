@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import faulthandler
 import itertools
 import logging
 import math
@@ -23,6 +24,7 @@ import time
 import traceback
 import tracemalloc
 from collections import Counter, defaultdict
+from concurrent.futures import ProcessPoolExecutor
 from difflib import get_close_matches
 from pathlib import Path
 from random import Random
@@ -237,8 +239,8 @@ def main() -> int:
     each, failures = math.ceil(given.inputs / len(names)), dict[tuple[str, str], list[Any]]()
     jobs = [(name, given.seed, at, min(CHUNK, each - at)) for name in names for at in range(0, each, CHUNK)]
     os.environ["FUZZ_FOLDER"] = str(FOLDER)
-    with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
-        for done in pool.imap_unordered(chunk, jobs):
+    with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn"), faulthandler.enable) as pool:
+        for done in pool.map(chunk, jobs):  # if a decoder crashes its process, faulthandler says where
             name = done["name"]
             totals[name] += done["counts"]
             most |= {(name, key): max(most[name, key], done[key]) for key in ("memory", "slowest")}

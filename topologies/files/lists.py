@@ -324,7 +324,7 @@ def _arrays(data: bytes) -> tuple[Any, Any]:
 
     matrix = load_npz(io.BytesIO(data))
     if matrix.format in {"csr", "csc", "bsr"}:
-        # scipy would follow a row that ends before it begins into memory outside the array; without entries it does not look
+        # scipy would follow a row that ends before it begins into memory outside the array; it looks only at entries
         matrix.check_format(full_check=True)
         if (np.diff(matrix.indptr) < 0).any():
             raise ValueError("a row ends before it begins")

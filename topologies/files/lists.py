@@ -328,6 +328,8 @@ def _arrays(data: bytes) -> tuple[Any, Any]:
         matrix.check_format(full_check=True)
         if (np.diff(matrix.indptr) < 0).any():
             raise ValueError("a row ends before it begins")
+    if matrix.dtype.kind not in "biufc":
+        raise ValueError(f"entries of the type {matrix.dtype}")
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         return matrix, json.loads(arrays[NPZ_NAMES].tobytes()) if NPZ_NAMES in arrays else []
 

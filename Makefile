@@ -35,14 +35,14 @@ FOR_DEMO := $(VENV)/.for-demo-$(TORCH)
 FOR_DEV := $(VENV)/.for-dev-$(TORCH)
 FOR_DOCS := $(VENV)/.for-docs
 FOR_RELEASE := $(VENV)/.for-release
-INPUTS := pyproject.toml constraints.txt
+PINS := pyproject.toml constraints.txt
 
 # Options of pytest: two processes, of which one that is done takes tests from the other. `make test PARALLEL=` runs the tests one after the other.
 PARALLEL ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-fast test-pythons internet faults defences privacy lint format bench rivals study docs release clean
+.PHONY: help demo test test-all test-fast test-pythons internet faults fuzz defences privacy lint format bench rivals study docs release clean
 
 help: ## list these words
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -83,6 +83,11 @@ COUNT ?= 1000
 FIRST ?= 0
 faults: $(FOR_DEV) ## COUNT random federations in bad worlds, from the seed FIRST on, every invariant after every event
 	$(BIN)/python tests/faults/many_worlds.py --count $(COUNT) --first $(FIRST) --out faults.jsonl
+
+INPUTS ?= 1000000
+SEED ?= 0
+fuzz: $(FOR_DEV) ## INPUTS bad inputs, made from SEED, for every decoder of bytes from peers, files and people; ONLY="frame invite"
+	nice $(BIN)/python tests/fuzz/many_inputs.py --inputs $(INPUTS) --seed $(SEED) $(if $(ONLY),--only $(ONLY))
 
 defences: export OPENBLAS_NUM_THREADS := 1
 defences: export OMP_NUM_THREADS := 1
@@ -156,28 +161,28 @@ check-python:
 	@"$(PYTHON)" -c '$(USABLE)' 2>/dev/null || { echo "$(PYTHON) cannot be used: Python 3.11 or newer with venv" \
 	    "is needed (on Debian and Raspberry Pi OS: apt install python3-venv)" >&2; exit 2; }
 
-$(FOR_DEMO): $(INPUTS) | $(CHOSEN)
+$(FOR_DEMO): $(PINS) | $(CHOSEN)
 	$(call install,plot)
 	@touch $@
 
-$(FOR_DEV): $(INPUTS) | $(CHOSEN)
+$(FOR_DEV): $(PINS) | $(CHOSEN)
 	$(call install,dev)
 	@touch $@
 
 # The site needs no torch. What pip says is kept, because a machine without a network gets pages of it.
-$(FOR_DOCS): $(INPUTS) | $(CHOSEN)
+$(FOR_DOCS): $(PINS) | $(CHOSEN)
 	@$(BIN)/python -m pip install --quiet --retries 1 --editable '.[docs]' >$(VENV)/pip-docs.log 2>&1 || { \
 	    echo "make docs: pip could not install the extra docs, which takes a network once (pip's words:" \
 	    "$(VENV)/pip-docs.log); without one, give pip a folder of wheels: PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER make docs" \
 	    >&2; exit 2; }
 	@touch $@
 
-$(FOR_RELEASE): $(INPUTS) | $(CHOSEN)
+$(FOR_RELEASE): $(PINS) | $(CHOSEN)
 	@$(BIN)/python -m pip install --quiet --editable '.[release]'
 	@touch $@
 
 # Runs only where one of them is missing.
-$(INPUTS):
+$(PINS):
 	@echo "$(CURDIR) has no $@: make works in a checkout of p2pfl only" >&2; exit 2
 
 # $(1): extras beside torch.

@@ -199,6 +199,8 @@ class SklearnTask:
             state = model if isinstance(model, Mapping) else safetensors.numpy.load(read_file(Path(model)))
         except safetensors.SafetensorError as error:
             raise UserError(f"this is not a safetensors file: {error}", file=model) from None
+        except KeyError as dtype:
+            raise UserError(f"numpy has no numbers of the type {dtype}", file=model) from None
         first = state.get("coef_", state.get("coefs_.0"))
         if first is None:
             raise UserError("this is no model of scikit-learn", value=", ".join(state), allowed="coef_ or coefs_.0")

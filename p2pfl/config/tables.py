@@ -39,6 +39,8 @@ _DEEP_KEY = re.compile(rf"""(?<![A-Za-z0-9_\\-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART
 """Matches a key with more parts, including anything in a string or comment that looks like one. It takes linear time,
 because a match starts only at whole parts.
 """
+_LONG_NUMBER = re.compile(r"0[xob][0-9A-Fa-f_]{4000}")
+"""Matches a number that Python reads and refuses to write."""
 MOST_GUESSES = 100
 """The most unknown keys per table for which a similar key is searched, because the search takes a while."""
 GONE: Mapping[str, str] = {
@@ -111,6 +113,9 @@ def parse_document(text: str, path: Path) -> dict[str, Any]:
 def _check_bounds(text: str, path: Path) -> None:
     if len(text) > MOST_CHARACTERS:
         raise UserError("is too large to be read", file=path, allowed=f"at most {MOST_CHARACTERS:,} characters")
+    if long := _LONG_NUMBER.search(text):
+        line = text.count("\n", 0, long.start()) + 1
+        raise UserError("a number has too many digits", file=f"{path}:{line}", value=_brief(long[0]))
     if deep := _DEEP_KEY.search(text):
         line, key = text.count("\n", 0, deep.start()) + 1, _brief(deep[0])
         raise UserError(

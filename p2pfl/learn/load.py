@@ -72,6 +72,8 @@ def from_safetensors(learner: Learner, content: bytes) -> Vector:
         state = safetensors.numpy.load(content)
     except safetensors.SafetensorError as error:
         raise UserError(f"this is not a safetensors file: {error}") from None
+    except KeyError as dtype:
+        raise UserError(f"numpy has no numbers of the type {dtype}", allowed="F32, F16 and their kin") from None
     load = getattr(learner, "load_tensors", None)
     return _concatenated(learner, state) if load is None else load(state)
 
@@ -156,7 +158,7 @@ def read_exported(path: Path) -> Exported | None:
         with safetensors.safe_open(path, framework="numpy") as file:
             said = (file.metadata() or {}).get(PREPROCESSING, "")
             state = {name: file.get_tensor(name) for name in file.keys()} if said else {}  # noqa: SIM118 - no mapping
-    except (safetensors.SafetensorError, OSError, TypeError) as error:
+    except (safetensors.SafetensorError, OSError, TypeError, AttributeError) as error:  # numpy lacks some dtypes
         raise UserError(f"this is not a safetensors file: {error}", file=path) from None
     return Exported(preprocessing=said, state=state) if said else None
 

@@ -82,7 +82,7 @@ def parse_address(text: str, key: str) -> Address:
     host, colon, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     bare = host[1:-1] if bracketed else host
-    numbered = port.isascii() and port.isdigit() and int(port) <= 65535
+    numbered = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
     if not (colon and numbered and bracketed == (":" in bare) and is_host(bare)):
         raise UserError("not an address", key=key, value=without_password(text), allowed=ALLOWED)
     return Address(bare, int(port))

@@ -276,7 +276,10 @@ class Report(msgspec.Struct, kw_only=True):
         """Read a report from the result of `to_json` in this version or an older one. Raises ValueError: this is not a
         report.
         """
-        return msgspec.convert(_with_nan(msgspec.json.decode(content)), type=cls)
+        try:
+            return msgspec.convert(_with_nan(msgspec.json.decode(content)), type=cls)
+        except RecursionError as error:
+            raise ValueError(str(error)) from None
 
     @naming_extras()
     def to_frame(self, of: Literal["history", "nodes"] = "history") -> DataFrame:

@@ -324,8 +324,12 @@ def _arrays(data: bytes) -> tuple[Any, Any]:
 
     matrix = load_npz(io.BytesIO(data))
     if matrix.format in {"csr", "csc", "bsr"}:
-        # scipy would follow a row that ends before it begins into memory outside the array
+        # scipy would follow a row that ends before it begins into memory outside the array; it looks only at entries
         matrix.check_format(full_check=True)
+        if (np.diff(matrix.indptr) < 0).any():
+            raise ValueError("a row ends before it begins")
+    if matrix.dtype.kind not in "biufc":
+        raise ValueError(f"entries of the type {matrix.dtype}")
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         return matrix, json.loads(arrays[NPZ_NAMES].tobytes()) if NPZ_NAMES in arrays else []
 

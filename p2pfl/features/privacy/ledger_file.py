@@ -184,8 +184,9 @@ class LedgerFile:
             raise UserError(text, file=self.path, key="ledger", allowed=allowed) from None
         try:
             content = msgspec.json.decode(raw, type=_Content)
+            ledger = Ledger.of(content.ledger)
         except UNREADABLE:
-            content = None
+            content = ledger = None
         if content is None or content.check != _check(content.federation, content.node, content.ledger):
             log.warning("%s is damaged, and counts as lost", self.path)
             return None
@@ -197,8 +198,8 @@ class LedgerFile:
             text = "records the spending of another node"
             allowed = f"the file of {self.node}; removing this one loses its record"
             raise UserError(text, file=self.path, key="node", value=content.node, allowed=allowed)
-        self.kept = Ledger.of(content.ledger)
-        return self.kept
+        self.kept = ledger
+        return ledger
 
     def void(self) -> None:
         """Mark the ledger as incomplete, because the following rounds are not private.

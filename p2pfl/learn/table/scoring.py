@@ -100,9 +100,10 @@ class TableModel(ScoresTables):
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise unreadable(error) from None
-        widths = [schema.width, *(len(bias) for _, bias in layers)]
-        shapes = [weight.shape for weight, _ in layers]
-        if not layers or widths[-1] != schema.outputs or shapes != [(out, into) for into, out in pairwise(widths)]:
+        widths = [schema.width, *(bias.size for _, bias in layers)]
+        shapes = [array.shape for layer in layers for array in layer]
+        fitting = [shape for into, out in pairwise(widths) for shape in ((out, into), (out,))]
+        if not layers or widths[-1] != schema.outputs or shapes != fitting:
             raise UserError("the weights do not fit the schema", value=shapes)
         return cls(schema=schema, missing=missing, layers=layers)
 

@@ -42,7 +42,7 @@ PARALLEL ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-fast test-pythons internet faults defences lint format bench rivals study docs release clean
+.PHONY: help demo test test-all test-fast test-pythons internet faults chaos defences lint format bench rivals study docs release clean
 
 help: ## list these words
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -83,6 +83,15 @@ COUNT ?= 1000
 FIRST ?= 0
 faults: $(FOR_DEV) ## COUNT random federations in bad worlds, from the seed FIRST on, every invariant after every event
 	$(BIN)/python tests/faults/many_worlds.py --count $(COUNT) --first $(FIRST) --out faults.jsonl
+
+MINUTES ?= 10
+SEED ?= 0
+chaos: $(FOR_DEV) ## MINUTES of kills, cuts, damage, floods and lies by SEED, for real processes; WORLDS=1000 seeds in virtual time
+ifdef WORLDS
+	nice $(BIN)/python tests/faults/many_worlds.py --chaos --count $(WORLDS) --first $(SEED) --out faults.jsonl
+else
+	nice $(BIN)/python tests/chaos/chaos.py --minutes $(MINUTES) --seed $(SEED)
+endif
 
 defences: export OPENBLAS_NUM_THREADS := 1
 defences: export OMP_NUM_THREADS := 1

@@ -18,7 +18,7 @@ from drawn_worlds import draw
 from p2pfl import Report
 from p2pfl.chance import stream
 from p2pfl.errors import UserError
-from sim import NS, Crash, PreparedRun, exponential, log_uniform
+from sim import NS, Crash, ExactEngine, PreparedRun, exponential, log_uniform
 from sim.worlds.settling import choice
 
 VERSION = 1
@@ -125,14 +125,13 @@ def happen(stage: PreparedRun, event: Event) -> Iterator[None]:
         case _:
             stage._crash(Crash(time_ns=0, node=node, amnesia=event.kind == "wipe", returns=True))
             if event.kind == "damage":
-                stage.watch.forgets(node, partial(_lose_end_of_log, stage, event.share))
+                stage.watch.forgets(node, lambda _: _lose_end_of_log(world.hosts[node].engine, event.share))
             yield
             world.restart(node)
 
 
-def _lose_end_of_log(stage: PreparedRun, share: float, node: int) -> None:
+def _lose_end_of_log(engine: ExactEngine, share: float) -> None:
     """Lose what follows damage there, which a node notices: its edges begin anew (`assembly.recover`)."""
-    engine = stage.world.hosts[node].engine
     log = engine.store._flushed
     del log[int(share * len(log)) :]
     state = engine._recovered()

@@ -126,10 +126,7 @@ def change(file: Path, pattern: str, new: str) -> None:
 
 
 class Process:
-    """`p2pfl run` of one node, or another program with the same options and `more`.
-
-    Its output goes to files, so that nothing waits for us to read.
-    """
+    """`p2pfl run` of one node, or another `program` with its options. Its output goes to files, so nothing waits."""
 
     def __init__(
         self,
@@ -139,13 +136,12 @@ class Process:
         config: Path | None = None,
         *,
         program: Sequence[str] = (*P2PFL, "run"),
-        more: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.out, self.err = (
             field.folder.parent / f"{field.folder.name}-{number}-{name}.{end}" for end in ("out", "err")
         )
-        command = [*program, str(field.folder), "--node", name, "--format", "json", "-v", *more]
+        command = [*program, str(field.folder), "--node", name, "--format", "json", "-v"]
         command += [] if config is None else ["--config", str(config)]
         self.ended_at: float | None = None
         """when somebody saw that it had ended."""

@@ -57,10 +57,10 @@ demo: $(FOR_DEMO) ## eight processes learn handwritten digits from each other; r
 	@echo "picture: demo-out/demo.png"
 
 # Threads of the linear algebra on top of processes make small matrices many times slower.
-test test-all test-fast test-pythons: export OPENBLAS_NUM_THREADS := 1
-test test-all test-fast test-pythons: export OMP_NUM_THREADS := 1
+test test-all test-fast test-pythons chaos: export OPENBLAS_NUM_THREADS := 1
+test test-all test-fast test-pythons chaos: export OMP_NUM_THREADS := 1
 # Where the environment forbids bytecode, each process that a test starts would compile all modules again.
-test test-all test-fast test-pythons: export PYTHONDONTWRITEBYTECODE :=
+test test-all test-fast test-pythons chaos: export PYTHONDONTWRITEBYTECODE :=
 test: $(FOR_DEV) ## run the tests, but for those that are marked long
 	$(BIN)/python -m pytest $(PARALLEL) -m "not long"
 

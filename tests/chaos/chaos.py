@@ -56,8 +56,7 @@ PUSH_S, STEP_S = 0.2, 0.15
 EVERY_S, CALM_S, LOOK_S, LIMIT_S = 1.6, 25.0, 2.0, 300.0
 GROWTH = {"MB": 4.0, "threads": 2.0, "open files": 4.0}
 """The most by which a process may grow from the second third of its life to the last."""
-SUM_ERROR = 0.05
-"""Of rounding; a round that is lost or done twice is 10."""
+SUM_ERROR = 0.05  # of rounding; a round that is lost or done twice is 10
 
 
 def flipped(data: bytes, share: float) -> bytes:
@@ -87,7 +86,7 @@ class Ward(Field):
     """A federation in which each node has a federation file of its own, whose addresses are those of relays."""
 
     def __init__(self, folder: Path, nodes: int, loop: asyncio.AbstractEventLoop, **values: Any) -> None:
-        super().__init__(folder, nodes, linger_s=10.0, **values)
+        super().__init__(folder, nodes, linger_s=10.0, start_wait_s=120.0, **values)
         texts, self.links = [self.file.read_text(encoding="utf-8")] * nodes, list[list[LinkRelay]]()
         for edge in load_config(folder).edges:
             self.links.append([LinkRelay(f"{HERE}:{self.ports[end]}") for end in edge])
@@ -110,12 +109,8 @@ class Node:
 
     def __init__(self, ward: Ward, index: int) -> None:
         self.ward, self.name, self.port = ward, ward.names[index], ward.ports[index]
-        self.folder, self.state, self.title = (
-            ward.folder / self.name,
-            ward.state(self.name),
-            f"{ward.folder.name}/{index}",
-        )
-        self.figures, self.is_down, self.is_damaged = list[list[tuple[float, ...]]](), True, False
+        self.folder, self.state = ward.folder / self.name, ward.state(self.name)
+        self.figures, self.is_down = list[list[tuple[float, ...]]](), True
 
     def start(self, attack: str = "") -> None:
         lying = {"program": [sys.executable, "-m", "sim.attackers", "--attack", attack]} if attack else {}
@@ -133,7 +128,6 @@ class Node:
         files = [path for path in sorted(self.state.glob("*")) if path.stat().st_size]
         for file in files[int(share * 7919) % max(1, len(files)) :][:1]:
             file.write_bytes(flipped(file.read_bytes(), share))
-            self.is_damaged = True
 
     def look(self) -> None:
         with suppress(OSError, TypeError):  # it has just ended
@@ -215,7 +209,7 @@ class Chaos:
                 yield
                 (node.state.parent / "ballast").unlink()
             case "crowd" | "flood":
-                client = threading.Thread(target={"crowd": crowd, "flood": flood}[event.kind], args=(node.port, event))
+                client = threading.Thread(target=crowd if event.kind == "crowd" else flood, args=(node.port, event))
                 client.start()
                 yield
                 client.join()
@@ -248,11 +242,11 @@ class Chaos:
                 node.look()
                 if node.is_down or node.process.code in (None, 0):
                     continue
-                if node.is_damaged and "move the folder away" in node.process.log:
+                if "move the folder away" in node.process.log:
                     self.counts["refused state"] += 1
                     shutil.rmtree(node.state)
                 else:
-                    self.wrong.append(f"{node.title} ended with {node.process.code}: {node.process.log[-500:]}")
+                    self.wrong.append(f"{node.folder} ended with {node.process.code}: {node.process.log[-500:]}")
                 node.start()
             time.sleep(0.05)
 
@@ -263,19 +257,18 @@ class Chaos:
                 self.wrong.append(f"{log}: {text[text.index('Traceback') :][:2000]}")
         grown = []
         for node in (self.nodes[0], self.nodes[len(SUMS)]):
-            thirds = np.array_split(np.array(node.figures[0]), 3)
-            more = np.median(thirds[2], axis=0) - np.median(thirds[1], axis=0)
-            grown.append(more[0] / more[-1])
-            for (what, most), found in zip(GROWTH.items(), more, strict=False):
-                if found > most:
-                    self.wrong.append(f"{node.title} has grown by {found:.1f} {what}")
+            _, second, third = (np.median(part, axis=0) for part in np.array_split(np.array(node.figures[0]), 3))
+            grown.append(third - second)
+            found = {what: more for what, more in zip(GROWTH, grown[-1], strict=False) if more > GROWTH[what]}
+            self.wrong += [f"{node.folder} has grown by {found}"] if found else []
         ended = sum(node.process.code == 0 for node in self.honest)
         excess, error = max(node.ward.excess(node.name) for node in self.honest[len(SUMS) :]), self.sum_error()
         if not (ended == len(HONEST) and excess <= LEAST_EXCESS and error <= SUM_ERROR):
             self.wrong.append(f"wanted: all end, {LEAST_EXCESS} above the optimum, sums within {SUM_ERROR}")
         counts = ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in self.counts.most_common())
+        mb_h = max(more[0] / more[-1] for more in grown)
         told = f"{len(self.events)} events ({counts}), {ended} of {len(HONEST)} nodes ended well, "
-        return told + f"optimum within {excess:.2g}, sums within {error:.1g}, memory {max(grown):+.1f} MB/h"
+        return told + f"optimum within {excess:.2g}, sums within {error:.1g}, memory {mb_h:+.1f} MB/h"
 
     def sum_error(self) -> float:
         """Compare the weighted sum of all models with what their rounds have added, and both ends of each edge."""
@@ -300,7 +293,10 @@ def chaos(minutes: float, seed: int, folder: Path) -> tuple[str, list[str]]:
     """Run it below `folder`; return the figures in words, and what was wrong."""
     with ExitStack() as stack:
         made = Chaos(folder, minutes, seed, stack)
-        made.run()
+        try:
+            made.run()
+        except AssertionError as error:
+            return "not all is known", [*made.wrong, str(error)]
         return f"{minutes:.1f} min, seed {seed}: {made.judge()}", made.wrong
 
 

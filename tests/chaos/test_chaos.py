@@ -14,14 +14,15 @@ from trouble import KINDS, VERSION, schedule, seed_of
 from p2pfl.engine import Engine
 from p2pfl.errors import UserError
 
-SEEDS = range(24)
+SMALL = (0, 1, 3, 7, 9, 13, 18, 19, 25, 29, 35, 36, 38, 39, 40)
+"""Seeds of few nodes, which take little time."""
 
 
 def test_a_seed_gives_the_same_schedule_everywhere_until_the_version_is_raised():
     events = schedule(7, 400.0, dict.fromkeys(KINDS, range(9)), every_s=1.6)
     told = [(f"{event.at_s:.3f}", event.kind, event.target) for event in events]
     assert {event.kind for event in events} == KINDS.keys()
-    assert hashlib.sha256(repr((VERSION, told)).encode()).hexdigest()[:16] == "pinned"
+    assert hashlib.sha256(repr((VERSION, told)).encode()).hexdigest()[:16] == "b8969e959362e456"
 
 
 @pytest.mark.parametrize(("text", "said"), [("7@2", "makes schedules of version 1"), ("x", "not a seed")])
@@ -31,7 +32,7 @@ def test_a_seed_of_another_version_is_refused_in_one_sentence(text, said):
         seed_of(text)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [*SMALL, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(50, 100))])
 def test_no_invariant_is_broken_in_virtual_time_whatever_happens(seed):
     assert line(seed, chaos=True)["violation"] is None, replay(seed, chaos=True)
 
@@ -39,7 +40,7 @@ def test_no_invariant_is_broken_in_virtual_time_whatever_happens(seed):
 def test_a_reply_that_leaves_before_it_is_on_the_disk_is_found(monkeypatch):
     right = Engine._apply_request
     monkeypatch.setattr(Engine, "_apply_request", lambda *given: replace(right(*given), urgent=False))
-    assert any(line(seed, chaos=True)["violation"] for seed in SEEDS)
+    assert any(line(seed, chaos=True)["violation"] for seed in SMALL)
 
 
 @pytest.mark.long

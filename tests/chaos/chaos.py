@@ -70,9 +70,6 @@ class LinkRelay(Relay):
 
     mode, count = "", 0
 
-    def turn(self, mode: str) -> None:
-        self.mode, self.delay_s = mode, 0.3 * (mode == "delay")
-
     def passed(self, data: bytes) -> bytes:
         self.count += 1
         if self.mode == "cut":
@@ -105,24 +102,16 @@ class Ward(Field):
 class Node:
     """A member of a ward over all its lives; `figures` has rows of GROWTH and the hour for each life."""
 
-    process: Process
-
     def __init__(self, ward: Ward, index: int) -> None:
         self.ward, self.name, self.port = ward, ward.names[index], ward.ports[index]
         self.folder, self.state = ward.folder / self.name, ward.state(self.name)
-        self.figures, self.is_down = list[list[tuple[float, ...]]](), True
+        self.figures = list[list[tuple[float, ...]]]()
 
     def start(self, attack: str = "") -> None:
         lying = {"program": [sys.executable, "-m", "sim.attackers", "--attack", attack]} if attack else {}
-        place: Any = SimpleNamespace(folder=self.folder)
+        place = SimpleNamespace(folder=self.folder)
         self.process = Process(place, self.name, len(self.figures), self.folder / "node.toml", **lying)
         self.figures.append([])
-        self.is_down = False
-
-    def kill(self) -> None:
-        if not self.is_down:
-            self.process.kill()
-        self.is_down = True
 
     def damage(self, share: float) -> None:
         files = [path for path in sorted(self.state.glob("*")) if path.stat().st_size]
@@ -180,7 +169,7 @@ class Chaos:
         except (pytest.skip.Exception, OSError) as why:
             left_out = "full disk"
             click.echo(f"no disk is full in this run: {why}", err=True)
-        stack.callback(lambda: [node.kill() for node in self.nodes])
+        stack.callback(lambda: [node.process.kill() for node in self.nodes if node.figures])
         targets = dict.fromkeys(("stop", "crowd", "flood"), HONEST) | dict.fromkeys(kinds, range(len(self.links)))
         targets |= {"kill": (1, 2, 3, 5, 6, 7, 8), "wipe": (5, 6, 7, 8), "damage": (5, 6, 7, 8), "full disk": SMALL}
         drawn = schedule(seed, length_s, targets | {"lie": (LIAR,)}, every_s=EVERY_S)
@@ -192,7 +181,7 @@ class Chaos:
         node = self.nodes[event.target % len(self.nodes)]
         match event.kind:
             case "kill" | "wipe" | "damage" | "lie":
-                node.kill()
+                node.process.kill()
                 if event.kind == "wipe":
                     shutil.rmtree(node.state, ignore_errors=True)
                 if event.kind == "damage":
@@ -216,7 +205,7 @@ class Chaos:
             case _:
                 for mode in (event.kind, ""):
                     for relay in self.links[event.target]:
-                        relay.turn(mode)
+                        relay.mode, relay.delay_s = mode, 0.3 * (mode == "delay")
                     yield
 
     def run(self) -> None:
@@ -240,7 +229,7 @@ class Chaos:
             for node in self.honest if time.monotonic() > look_at else ():
                 look_at = time.monotonic() + LOOK_S
                 node.look()
-                if node.is_down or node.process.code in (None, 0):
+                if node.process.code in (None, 0, -signal.SIGKILL):
                     continue
                 if "move the folder away" in node.process.log:
                     self.counts["refused state"] += 1

@@ -21,6 +21,8 @@ from p2pfl.errors import UserError
 from sim import NS, Crash, ExactEngine, PreparedRun, exponential, log_uniform
 from sim.worlds.settling import choice
 
+LENGTH_S, EVERY_S = 8.0, 0.5
+"""Of schedules in virtual time."""
 VERSION = 1
 """Raised by whatever makes another schedule of a seed."""
 KINDS = {
@@ -82,9 +84,6 @@ def seed_of(text: str) -> int:
     return int(number)
 
 
-LENGTH_S, EVERY_S = 8.0, 0.5
-
-
 def disturbed(seed: int) -> Report:
     """Return the report of a drawn federation, on its drawn links, to which its schedule happens in virtual time."""
     federation, world = draw(seed)
@@ -117,23 +116,21 @@ def happen(stage: PreparedRun, event: Event) -> Iterator[None]:
             process, held = world.hosts[node].process, list[Any]()
             process.take, process.wakes_at = held.append, -inf
             yield
-            del process.take
-            process.wakes_at = inf
+            process.take, process.wakes_at = type(process).take.__get__(process), inf
             for each in held:
                 process.take(each)
             process.act(process.core.wake(world.kernel.now))
         case _:
             stage._crash(Crash(time_ns=0, node=node, amnesia=event.kind == "wipe", returns=True))
             if event.kind == "damage":
-                stage.watch.forgets(node, lambda _: _lose_end_of_log(world.hosts[node].engine, event.share))
+                stage.watch.forgets(node, lambda _: lose_end_of_log(world.hosts[node].engine, event.share))
             yield
             world.restart(node)
 
 
-def _lose_end_of_log(engine: ExactEngine, share: float) -> None:
+def lose_end_of_log(engine: ExactEngine, share: float) -> None:
     """Lose what follows damage there, which a node notices: its edges begin anew (`assembly.recover`)."""
-    log = engine.store._flushed
-    del log[int(share * len(log)) :]
+    del engine.store._flushed[int(share * engine.store.logged) :]
     state = engine._recovered()
     state.begin_lifetime(int(share * (1 << 53)))
     engine.store.checkpoint(state)

@@ -1,7 +1,4 @@
-"""After a loss the federation ends as near to its optimum as without it: real processes, sockets, files and kills.
-
-`benchmarks/disturbed.py losses` prints the same figures, and more of them.
-"""
+"""After a loss the federation ends as near to its optimum as without it: real processes, sockets, files and kills."""
 
 from __future__ import annotations
 

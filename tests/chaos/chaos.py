@@ -53,7 +53,8 @@ SUMS, HONEST, LIAR, SMALL = range(4), range(9), 9, (2, 3, 7)
 ATTACKS = ("nan", "wrong-shape", "flood:nan", "sleeper:nan@5")
 PUSH_S, STEP_S = 0.2, 0.15
 """The length of a round in *sums*, and in *optimum*."""
-EVERY_S, CALM_S, LOOK_S, LIMIT_S = 1.6, 25.0, 2.0, 300.0
+EVERY_S, CALM_S, LOOK_S, LIMIT_S, USUAL_S = 1.6, 25.0, 2.0, 300.0, 20.0
+"""On a machine that takes longer than USUAL_S to start all nodes, all takes as many times longer."""
 GROWTH = {"MB": 4.0, "threads": 2.0, "open files": 4.0}
 """The most by which a process may grow from the second third of its life to the last."""
 SUM_ERROR = 0.05  # of rounding; a round that is lost or done twice is 10
@@ -209,13 +210,16 @@ class Chaos:
                     yield
 
     def run(self) -> None:
+        starts = time.monotonic()
         for node in self.nodes:
             node.start("" if node in self.honest else ATTACKS[0])
         self.wait(lambda: all(node.process.rounds >= 3 for node in self.honest), "three rounds of all")
         began, courses = time.monotonic(), [self.happen(event) for event in self.events]
+        slower = max(1.0, (began - starts) / USUAL_S)
+        self.limit_s *= slower
         steps = [(at_s, place) for place, event in enumerate(self.events) for at_s in (event.at_s, event.ends_at_s)]
         for at_s, place in sorted(steps):
-            self.wait(lambda at_s=at_s: time.monotonic() >= began + at_s, "its time")
+            self.wait(lambda at_s=at_s: time.monotonic() >= began + at_s * slower, "its time")
             next(courses[place], None)
         self.wait(lambda: all("rounds" in node.process.status() for node in self.honest), "answers of all")
         self.wait(lambda: None not in {node.process.code for node in self.honest}, "the end of all")

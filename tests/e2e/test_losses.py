@@ -1,4 +1,7 @@
-"""After a loss the federation ends as near to its optimum as without it: real processes, sockets, files and kills."""
+"""After a loss the federation ends as near to its optimum as without it: real processes, sockets, files and kills.
+
+`benchmarks/disturbed.py losses` prints the same figures, and more of them.
+"""
 
 from __future__ import annotations
 

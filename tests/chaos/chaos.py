@@ -51,8 +51,7 @@ HERE = "127.0.0.1"
 SUMS, HONEST, LIAR, SMALL = range(4), range(9), 9, (2, 3, 7)
 """Nodes by number: those of *sums*, all honest ones, the hostile one, and those on small disks."""
 ATTACKS = ("nan", "wrong-shape", "flood:nan", "sleeper:nan@5")
-PUSH_S, STEP_S = 0.2, 0.15
-"""The length of a round in *sums*, and in *optimum*."""
+PUSH_S, STEP_S = 0.2, 0.15  # a round in *sums*, and in *optimum*
 EVERY_S, CALM_S, LOOK_S, LIMIT_S, USUAL_S = 1.6, 25.0, 2.0, 300.0, 20.0
 """On a machine that takes longer than USUAL_S to start all nodes, all takes as many times longer."""
 GROWTH = {"MB": 4.0, "threads": 2.0, "open files": 4.0}

@@ -21,10 +21,8 @@ from p2pfl.errors import UserError
 from sim import NS, Crash, ExactEngine, PreparedRun, exponential, log_uniform
 from sim.worlds.settling import choice
 
-LENGTH_S, EVERY_S = 8.0, 0.5
-"""Of schedules in virtual time."""
-VERSION = 1
-"""Raised by whatever makes another schedule of a seed."""
+LENGTH_S, EVERY_S = 8.0, 0.5  # of schedules in virtual time
+VERSION = 1  # raised by whatever makes another schedule of a seed
 KINDS = {
     "kill": (9, "process", 0.1, 6.0),
     "stop": (6, "process", 0.2, 20.0),

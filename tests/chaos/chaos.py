@@ -3,9 +3,9 @@
 Two federations on loopback, each link through relays. *Sums*: four nodes whose rounds move their models by known
 amounts. They are killed, stopped, cut off, flooded, and their disks are full at times; at the end the weighted sum of
 all models must be exact. *Optimum*: five nodes on the built-in quadratic, and a hostile member whose models the mean
-refuses. These nodes are wiped, and bits in their files are changed, too; at the end each must be near the known
-optimum. The first node of each is never killed, so that growth shows. In the last third of the time nothing happens; at
-the end all nodes must answer, end with 0, hold the same bits at both ends of each edge, and have logged no traceback.
+refuses. These nodes are wiped, and bits in their files change, too; at the end each must be near the known optimum. The
+first node of each is never killed, so that growth shows. The last third of the time is calm; all nodes must answer, end
+with 0, hold the same bits at both ends of each edge, and have logged no traceback.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ ATTACKS = ("nan", "wrong-shape", "flood:nan", "sleeper:nan@5")
 PUSH_S, STEP_S = 0.2, 0.15  # a round in *sums*, and in *optimum*
 EVERY_S, CALM_S, LOOK_S, LIMIT_S, USUAL_S = 1.6, 25.0, 2.0, 300.0, 20.0
 """On a machine that takes longer than USUAL_S to start all nodes, all takes as many times longer."""
-GROWTH = {"MB": 4.0, "threads": 2.0, "open files": 4.0}
-"""The most by which a process may grow from the second third of its life to the last."""
+GROWTH = {"MB": 4.0, "threads": 2.0, "open files": 4.0}  # at most, from the second third of a life to the last
 SUM_ERROR = 0.05  # of rounding; a round that is lost or done twice is 10
 
 
@@ -108,6 +107,8 @@ class Node:
         self.figures = list[list[tuple[float, ...]]]()
 
     def start(self, attack: str = "") -> None:
+        if self.figures:
+            self.process.kill()  # of a damaged node that was started anew while it should be down
         lying = {"program": [sys.executable, "-m", "sim.attackers", "--attack", attack]} if attack else {}
         place = SimpleNamespace(folder=self.folder)
         self.process = Process(place, self.name, len(self.figures), self.folder / "node.toml", **lying)
@@ -210,8 +211,8 @@ class Chaos:
 
     def run(self) -> None:
         starts = time.monotonic()
-        for node in self.nodes:
-            node.start("" if node in self.honest else ATTACKS[0])
+        for place, node in enumerate(self.nodes):
+            node.start(ATTACKS[0] if place == LIAR else "")
         self.wait(lambda: all(node.process.rounds >= 3 for node in self.honest), "three rounds of all")
         began, courses = time.monotonic(), [self.happen(event) for event in self.events]
         slower = max(1.0, (began - starts) / USUAL_S)

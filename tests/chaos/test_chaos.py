@@ -24,10 +24,10 @@ def test_a_seed_gives_the_same_schedule_everywhere_until_the_version_is_raised()
     assert hashlib.sha256(repr((VERSION, told)).encode()).hexdigest()[:16] == "b8969e959362e456"
 
 
-@pytest.mark.parametrize(("text", "said"), [("7@2", "makes schedules of version 1"), ("x", "not a seed")])
-def test_a_seed_of_another_version_is_refused_in_one_sentence(text, said):
+@pytest.mark.parametrize("text", ["7@2", "7@", "x"])
+def test_a_seed_of_another_version_is_refused_in_one_sentence(text):
     assert seed_of(f"7@{VERSION}") == seed_of("7") == 7
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match="not a seed of schedules of version 1"):
         seed_of(text)
 
 

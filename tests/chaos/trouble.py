@@ -77,8 +77,8 @@ def seed_of(text: str) -> int:
     """Read `7`, or `7@1`, whose schedule is of version 1. Raises UserError: not a seed, or of another version."""
     number, at, version = text.partition("@")
     if not number.isdecimal() or (at and version != str(VERSION)):
-        what = f"this makes schedules of version {VERSION}" if number.isdecimal() else "not a seed"
-        raise UserError(what, key="seed", value=text, allowed=f"a number such as 7, or 7@{VERSION}")
+        allowed = f"a number such as 7, or 7@{VERSION}"
+        raise UserError(f"not a seed of schedules of version {VERSION}", key="seed", value=text, allowed=allowed)
     return int(number)
 
 

@@ -297,7 +297,6 @@ def chaos(minutes: float, seed: int, folder: Path) -> tuple[str, list[str]]:
 @click.option("--minutes", type=click.FloatRange(min=1.0), default=10.0)
 @click.option("--seed", default="0")
 def main(minutes: float, seed: str) -> None:
-    """Real processes, and whatever a seed makes happen to them."""
     try:
         number = seed_of(seed)
     except UserError as error:

@@ -33,7 +33,9 @@ import click
 import numpy as np
 import pytest
 
-sys.path.extend(str(Path(__file__).parents[2] / folder) for folder in ("tests", "tests/e2e", "tests/net", "benchmarks"))
+sys.path.extend(
+    str(Path(__file__).parents[2] / folder) for folder in ("", "tests", "tests/e2e", "tests/net", "benchmarks")
+)
 import faces  # noqa: F401 - tests import names from packages
 from disks import fill, tiny_disk
 from floods import UPGRADE, Flood
@@ -282,17 +284,6 @@ class Chaos:
         return float(np.abs(total).max())
 
 
-def chaos(minutes: float, seed: int, folder: Path) -> tuple[str, list[str]]:
-    """Run it below `folder`; return the figures in words, and what was wrong."""
-    with ExitStack() as stack:
-        made = Chaos(folder, minutes, seed, stack)
-        try:
-            made.run()
-        except AssertionError as error:
-            return "not all is known", [*made.wrong, str(error)]
-        return f"{minutes:.1f} min, seed {seed}: {made.judge()}", made.wrong
-
-
 @click.command()
 @click.option("--minutes", type=click.FloatRange(min=1.0), default=10.0)
 @click.option("--seed", default="0")
@@ -305,9 +296,15 @@ def main(minutes: float, seed: str) -> None:
         raise click.ClickException("chaos needs Linux: it reads /proc")
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-    told, wrong = chaos(minutes, number, folder)
-    click.echo("\n".join([told, *wrong]))
-    if wrong:
+    with ExitStack() as stack:
+        made, told = Chaos(folder, minutes, number, stack), "not all is known"
+        try:
+            made.run()
+            told = f"{minutes:.1f} min, seed {number}: {made.judge()}"
+        except AssertionError as error:
+            made.wrong.append(str(error))
+    click.echo("\n".join([told, *made.wrong]))
+    if made.wrong:
         raise click.ClickException(f"logs: {folder}; again: make chaos MINUTES={minutes:g} SEED={number}@{VERSION}")
     shutil.rmtree(folder)
 

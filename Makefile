@@ -42,7 +42,7 @@ PARALLEL ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-fast test-pythons internet faults fuzz defences privacy lint format bench rivals study docs release clean
+.PHONY: help demo test test-all test-fast test-pythons internet faults chaos fuzz soak defences privacy lint format bench rivals study docs release clean
 
 help: ## list these words
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -57,10 +57,10 @@ demo: $(FOR_DEMO) ## eight processes learn handwritten digits from each other; r
 	@echo "picture: demo-out/demo.png"
 
 # Threads of the linear algebra on top of processes make small matrices many times slower.
-test test-all test-fast test-pythons: export OPENBLAS_NUM_THREADS := 1
-test test-all test-fast test-pythons: export OMP_NUM_THREADS := 1
+test test-all test-fast test-pythons chaos: export OPENBLAS_NUM_THREADS := 1
+test test-all test-fast test-pythons chaos: export OMP_NUM_THREADS := 1
 # Where the environment forbids bytecode, each process that a test starts would compile all modules again.
-test test-all test-fast test-pythons: export PYTHONDONTWRITEBYTECODE :=
+test test-all test-fast test-pythons chaos: export PYTHONDONTWRITEBYTECODE :=
 test: $(FOR_DEV) ## run the tests, but for those that are marked long
 	$(BIN)/python -m pytest $(PARALLEL) -m "not long"
 
@@ -84,10 +84,21 @@ FIRST ?= 0
 faults: $(FOR_DEV) ## COUNT random federations in bad worlds, from the seed FIRST on, every invariant after every event
 	$(BIN)/python tests/faults/many_worlds.py --count $(COUNT) --first $(FIRST) --out faults.jsonl
 
-INPUTS ?= 1000000
 SEED ?= 0
+MINUTES ?= 10
+chaos: $(FOR_DEV) ## MINUTES of kills, cuts, damage, floods and lies by SEED, for real processes; WORLDS=1000 seeds in virtual time
+ifdef WORLDS
+	nice $(BIN)/python tests/faults/many_worlds.py --chaos --count $(WORLDS) --first $(SEED) --out faults.jsonl
+else
+	nice $(BIN)/python tests/chaos/chaos.py --minutes $(MINUTES) --seed $(SEED)
+endif
+
+INPUTS ?= 1000000
 fuzz: $(FOR_DEV) ## INPUTS bad inputs, made from SEED, for every decoder of bytes from peers, files and people; ONLY="frame invite"
 	nice $(BIN)/python tests/fuzz/many_inputs.py --inputs $(INPUTS) --seed $(SEED) $(if $(ONLY),--only $(ONLY))
+
+soak: $(FOR_DEV) ## MINUTES of a federation whose nodes are killed and replaced: what grows? Figures each minute
+	nice $(BIN)/python benchmarks/soak.py --minutes $(MINUTES)
 
 defences: export OPENBLAS_NUM_THREADS := 1
 defences: export OMP_NUM_THREADS := 1

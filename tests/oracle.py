@@ -25,16 +25,19 @@ TOLERANCE = 1e-9
 """The relative error allowed in the conservation of sum n_i x_i, in float64."""
 
 
-def checked(federation, *, tolerance: float = TOLERANCE, **how) -> Report:
+def checked(federation, *, tolerance: float = TOLERANCE, begin=None, **how) -> Report:
     """Simulate with every invariant checked after every event; a broken one is an AssertionError with the last
-    events.
+    events. `begin` is called with the run and its watch before the first.
     """
     latest: deque[tuple] = deque(maxlen=20)
 
     def watch(stage: PreparedRun) -> Invariants:
         trace, add = stage.world.trace, stage.world.trace.add
         trace.add = lambda *entry: (latest.append(entry), add(*entry))
-        return Invariants(stage, tolerance)
+        found = Invariants(stage, tolerance)
+        if begin is not None:
+            begin(stage, found)
+        return found
 
     try:
         return simulate(federation, watch=watch, references=False, **how)

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -126,14 +126,22 @@ def change(file: Path, pattern: str, new: str) -> None:
 
 
 class Process:
-    """`p2pfl run` of one node. Its output goes to files, so that nothing waits for us to read."""
+    """`p2pfl run` of one node, or another `program` with its options. Its output goes to files, so nothing waits."""
 
-    def __init__(self, field: Field, name: str, number: int, config: Path | None = None) -> None:
+    def __init__(
+        self,
+        field: Field,
+        name: str,
+        number: int,
+        config: Path | None = None,
+        *,
+        program: Sequence[str] = (*P2PFL, "run"),
+    ) -> None:
         self.name = name
         self.out, self.err = (
             field.folder.parent / f"{field.folder.name}-{number}-{name}.{end}" for end in ("out", "err")
         )
-        command = [*P2PFL, "run", str(field.folder), "--node", name, "--format", "json", "-v"]
+        command = [*program, str(field.folder), "--node", name, "--format", "json", "-v"]
         command += [] if config is None else ["--config", str(config)]
         self.ended_at: float | None = None
         """when somebody saw that it had ended."""

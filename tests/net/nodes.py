@@ -170,11 +170,15 @@ class Relay:
         try:
             while data := await source.read(65536):
                 await asyncio.sleep(self.delay_s)
-                sink.write(data)
+                sink.write(self.passed(data))
                 await sink.drain()
         except OSError:
             pass
         sink.transport.abort()
+
+    def passed(self, data: bytes) -> bytes:
+        """Return what is passed on in place of the data."""
+        return data
 
     def pull_cable(self) -> None:
         for pump in list(self._pumps):

@@ -185,9 +185,10 @@ class LedgerFile:
         try:
             content = msgspec.json.decode(raw, type=_Content)
             ledger = Ledger.of(content.ledger)
+            is_whole = content.check == _check(content.federation, content.node, content.ledger)
         except UNREADABLE:
-            content = ledger = None
-        if content is None or content.check != _check(content.federation, content.node, content.ledger):
+            is_whole = False
+        if not is_whole:
             log.warning("%s is damaged, and counts as lost", self.path)
             return None
         if content.federation != self.federation:

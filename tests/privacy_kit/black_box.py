@@ -5,11 +5,9 @@ Nothing here imports p2pfl. Formats are those of docs/reference/protocol.md and 
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
-import signal
 import socket
 import struct
 import subprocess
@@ -20,6 +18,7 @@ from collections import defaultdict
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
+from urllib.request import urlopen
 
 import msgspec
 import numpy as np
@@ -51,51 +50,33 @@ task = Task(model=model, data=data, loss=loss)
 '''
 
 
-def started(*words, tap=None, **pipes):
-    """Start a command; `tap` is the file of what it opens of its sessions."""
+def environment(tap=None):
+    """Give the variables of a command; `tap` is the file of what it opens of its sessions."""
     path = [str(KIT.parents[1])] if tap is None else [str(KIT / "tap"), str(KIT.parents[1])]
     own = {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    own |= {} if tap is None else {"PRIVACY_KIT_TAP": str(tap)}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "text": True} | pipes
-    return subprocess.Popen([*P2PFL, *map(str, words)], env=os.environ | own, **pipes)
+    return os.environ | own | ({} if tap is None else {"PRIVACY_KIT_TAP": str(tap)})
 
 
 def p2pfl(*words):
-    """Run a command to its end; give exit code, output and errors."""
-    process = started(*words)
-    out, err = process.communicate(timeout=WAIT_S)
-    return process.returncode, out, err
+    """Run a command to its end."""
+    pipes = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    command = [*P2PFL, *map(str, words)]
+    return subprocess.run(command, env=environment(), **pipes, timeout=WAIT_S, check=False)
 
 
 def well(*words):
-    code, out, err = p2pfl(*words)
-    if code:
-        raise RuntimeError(f"p2pfl {' '.join(map(str, words))}: {err[-500:]}")
-    return out
-
-
-def ask(place, path, **headers):
-    """GET; the code and the content."""
-    line = http.client.HTTPConnection(place, timeout=10)
-    line.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
-    answer = line.getresponse()
-    return answer.status, answer.read()
+    done = p2pfl(*words)
+    if done.returncode:
+        raise RuntimeError(f"p2pfl {' '.join(map(str, words))}: {done.stderr[-500:]}")
+    return done.stdout
 
 
 def wait_for(condition, what):
     end = time.monotonic() + WAIT_S
-    while not (found := condition()):
+    while not condition():
         if time.monotonic() > end:
             raise TimeoutError(f"waited in vain for {what}")
         time.sleep(0.05)
-    return found
-
-
-def interrupt(process):
-    """Press Ctrl-C."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-    return process.wait(WAIT_S)
 
 
 class Ward:
@@ -130,16 +111,17 @@ class Ward:
         usual = {"local_steps": 1, "learning_rate": 1.0, "method": "plain", "closing_rounds": 1, "compressor": "none"}
         self.set(**usual | training)
 
-    def start(self, name, tap=None):
-        with (self.logs / f"{name}.out").open("ab") as out, (self.logs / f"{name}.err").open("ab") as err:
-            words = "run", self.folder, "--node", name, "--format", "json", "-v"
-            return started(*words, tap=tap, stdout=out, stderr=err)
-
     @contextmanager
     def running(self, taps=()):
         """All nodes; what those in `taps` open is kept. None outlives the block."""
-        nodes = {name: self.start(name, self.logs / f"{name}.tap" if name in taps else None) for name in self.names}
+        nodes = {}
         try:
+            for name in self.names:
+                words = "run", self.folder, "--node", name, "--format", "json", "-v"
+                out, err, tap = (self.logs / f"{name}.{kind}" for kind in ("out", "err", "tap"))
+                with out.open("wb") as out, err.open("wb") as err:
+                    own = environment(tap if name in taps else None)
+                    nodes[name] = subprocess.Popen([*P2PFL, *words], env=own, stdout=out, stderr=err)
             yield nodes
         finally:
             for process in nodes.values():
@@ -153,22 +135,19 @@ class Ward:
                 if process.wait(WAIT_S):
                     raise RuntimeError(f"{name}: {(self.logs / f'{name}.err').read_text()[-500:]}")
 
-    def lines(self, name):
-        """What the node has said of its rounds."""
-        text = (self.logs / f"{name}.out").read_text(encoding="utf-8")
-        return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
-
     def rounds(self, name):
-        return max((line["rounds"] for line in self.lines(name)), default=0)
+        lines = (self.logs / f"{name}.out").read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
+        return max((json.loads(line)["rounds"] for line in lines), default=0)
 
     def frames(self, name):
         return frames((self.logs / f"{name}.tap").read_bytes())
 
-    def page(self, name):
-        """Wait for the node's status page; give where."""
+    def pages(self, name, *paths):
+        """What the node's status page shows."""
         file = self.folder / name / "state" / "address.json"
         wait_for(file.exists, f"the page of {name}")
-        return json.loads(file.read_text(encoding="utf-8"))["status"]
+        place = json.loads(file.read_text(encoding="utf-8"))["status"]
+        return [urlopen(f"http://{place}{path}", timeout=10).read() for path in paths]
 
 
 class Frame(NamedTuple):
@@ -260,10 +239,10 @@ def epsilon_proven(scores, included, delta, guesses):
 
 
 class Wire:
-    """A man on the wire: passes on what comes to `port` to the node at `to`, and keeps the bytes of both ways."""
+    """A man on the wire: passes on what comes to `port` to the node at `to`, and keeps the bytes of all ways."""
 
     def __init__(self, to):
-        self.to, self.calls, self.server = to, [], socket.create_server(("127.0.0.1", 0))
+        self.to, self.ways, self.server = to, [], socket.create_server(("127.0.0.1", 0))
         self.port = self.server.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -275,25 +254,14 @@ class Wire:
             except OSError:
                 caller.close()
                 continue
-            self.calls.append((bytearray(), bytearray()))
-            for source, target, kept in zip((caller, callee), (callee, caller), self.calls[-1], strict=True):
-                threading.Thread(target=self._pass_on, args=(source, target, kept), daemon=True).start()
+            for source, target in ((caller, callee), (callee, caller)):
+                threading.Thread(target=self._pass_on, args=(source, target), daemon=True).start()
 
-    @staticmethod
-    def _pass_on(source, target, kept):
+    def _pass_on(self, source, target):
+        self.ways.append(kept := bytearray())
         with suppress(OSError):
             while content := source.recv(1 << 16):
                 kept += content
                 target.sendall(content)
         with suppress(OSError):
             target.shutdown(socket.SHUT_RDWR)
-
-
-def replay(port, content):
-    """Send the same bytes again; give what is answered after the WebSocket's upgrade."""
-    heard = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=3) as line, suppress(OSError):
-        line.sendall(content)
-        while more := line.recv(1 << 16):
-            heard += more
-    return heard.partition(b"\r\n\r\n")[2]

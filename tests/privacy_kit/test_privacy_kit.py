@@ -14,13 +14,15 @@ def plain(text):
     return " ".join(text.split())
 
 
-def test_each_promise_is_a_sentence_of_its_page_and_the_page_of_results_lists_it():
+def test_each_promise_is_a_sentence_of_its_page_is_among_the_results_and_its_test_exists():
     known, left = tries.promises()
     results = (DOCS / "explanation" / "privacy-tried.md").read_text(encoding="utf-8")
     for promise in (*known, *left):
         page = plain((DOCS / promise.page).read_text(encoding="utf-8"))
         assert plain(promise.sentence) in page, promise
         assert f"| {promise.name} |" in results, promise.name
+        for file, _, test in [word.partition("::") for word in promise.how.split() if "::" in word]:
+            assert f"def {test}(" in (DOCS.parent / file).read_text(encoding="utf-8"), promise.name
 
 
 @pytest.mark.parametrize(("noise", "least", "most"), [(0.0, 4, 5), (1.0, 0.7, 4.4), (50.0, 0.0, 1.0)])

@@ -461,9 +461,9 @@ links = {latency_s = "uniform:0.001,0.05", jitter_s = 0.01, bandwidth = 125_000,
 slow = [{nodes = "pi1", far_s = 0.2, bandwidth = 1000, speed = 0.5}]
 partition = [{groups = ["0", [1, "pi2"]], at_s = 10, until_s = 20}]
 crash = [{nodes = [1, "2"], at_s = 5, down_s = 2, amnesia = true}, {count = 2, at_s = 6, down_s = "none"}]
-churn = {fraction = 0.3, up_s = 60, down_s = 5, until_s = 600, amnesia = 0.1}
+churn = {fraction = 0.34, up_s = 60, down_s = 5, until_s = 600, amnesia = 0.1}
 join = [{nodes = "0-1", at_s = 1.5}]
-liars = {attack = "noise:0.5", fraction = 0.1}
+liars = {attack = "noise:0.5", fraction = 0.34}
 run = {evaluate_every_s = 2, limit_s = 1000}
 """
 SWEEP = '[sweep]\nseeds = 5\nnodes = 20\n[axes]\ntopology = ["ring", "torus"]\nbyzantine = [0, 2]\n'

@@ -1,12 +1,10 @@
-"""Every message that nodes say to each other, on every channel, and bytes that no honest node sends."""
+"""Every message that nodes say to each other, on every channel, with its bytes."""
 
 from __future__ import annotations
 
 import faces  # noqa: F401
-from hypothesis import strategies as st
 
 from p2pfl.core import Ask, Busy, Done, Hello, LivesTold, Ready, Reply, Request, Resign, Resync
-from p2pfl.errors import PeerFault
 from p2pfl.features.bounds.traffic import CHANNEL as PAUSE
 from p2pfl.features.bounds.traffic import Pausing
 from p2pfl.features.members import CHANNEL as CHARTER
@@ -196,26 +194,4 @@ ASIDE = [
 ASIDE += [(STATS_SUMS, message, wanted) for channel, message, wanted in ASIDE if channel is SUMS]
 """Every message of every extension channel, and its bytes."""
 
-SAMPLES = [message for message, *_ in GOLDEN]
-FRAMES = [b"".join(encode(message)) for message in SAMPLES]
-BODIES = [channel.pack(message).body for channel, message, _ in ASIDE]
-
-
-@st.composite
-def damaged(draw, originals):
-    """One of `originals` after up to three blows."""
-    raw = bytearray(draw(st.sampled_from(originals)))
-    for _ in range(draw(st.integers(0, 3))):
-        here = draw(st.integers(0, len(raw)))
-        there = draw(st.integers(here, min(len(raw), here + 40)))
-        piece = draw(st.binary(max_size=20) | st.just(bytes(raw[here:there]) * 2))
-        raw[here:there] = piece
-    return bytes(raw)
-
-
-def outcome(decoder, *arguments, **options):
-    """The result, or the fault; every other exception passes and fails the test."""
-    try:
-        return decoder(*arguments, **options)
-    except PeerFault as fault:
-        return fault
+FRAMES = [b"".join(encode(message)) for message, *_ in GOLDEN]

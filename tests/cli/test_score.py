@@ -9,7 +9,7 @@ import os
 
 import numpy as np
 import pytest
-from safetensors.numpy import save, save_file
+from safetensors.numpy import save_file
 
 from p2pfl.learn import area, wilson
 from p2pfl.learn.table import make_schema, preprocessing_of
@@ -133,37 +133,13 @@ def test_what_is_no_model_of_tables_is_one_error(p2pfl, pair, learned, tmp_path)
     assert p2pfl("score", pair, "none.csv").code == 2
 
 
-def said_in(contents):
-    """Every text that a JSON value could be, with one place in it replaced by something else."""
-    for place in places_of(contents):
-        for value in (None, -1, 1e999, "\x1b[2J", [], {}, [[]], {"a": None}):
-            changed = json.loads(json.dumps(contents))
-            at = changed
-            for key in place[:-1]:
-                at = at[key]
-            at[place[-1]] = value
-            yield json.dumps(changed)
-
-
-def places_of(value, place=()):
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, each in pairs:
-        yield (*place, key)
-        yield from places_of(each, (*place, key))
-
-
-def test_whatever_a_model_s_metadata_say_it_is_read_or_refused_in_a_sentence(p2pfl, model, tmp_path):
+@pytest.mark.parametrize("said", ["[" * 100_000, '{"\x1b[2J": 1}', "[]", "\x1b[2J"])
+def test_whatever_a_model_s_metadata_say_it_is_read_or_refused_in_a_sentence(p2pfl, tmp_path, said):
     """A model may come from others."""
-    table, said = write(tmp_path / "test.csv", ["3,1", "-3,0"]), ["[" * 100_000, '{"a": 1}', "[]", "3", "\ud800"]
-    pair = preprocessing_of(make_schema(PAIR, prefix=""), {"*": ["n.d."]}, ["1"])
-    number = preprocessing_of(make_schema(NUMBER, prefix=""), {"age": ["n.d."]}, ["1"])
-    state = {"1.weight": np.ones((2, 1), np.float32), "1.bias": np.zeros(2, np.float32)}
-    for text in [*said, *said_in(pair), *said_in(number)]:
-        raw = save(state, {"preprocessing": text.encode(errors="replace").decode()})
-        (tmp_path / "other.safetensors").write_bytes(raw)
-        outcome = p2pfl("predict", "other.safetensors", table)
-        assert outcome.code in (0, 2), text
-        assert all(line.isprintable() for line in outcome.err.splitlines())
+    save_file({"1.bias": np.zeros(2, np.float32)}, tmp_path / "other.safetensors", {"preprocessing": said})
+    outcome = p2pfl("predict", "other.safetensors", write(tmp_path / "test.csv", ["3,1"]))
+    assert outcome.code == 2
+    assert all(line.isprintable() for line in outcome.err.splitlines())
 
 
 @pytest.mark.parametrize("command", ["predict", "score", "evaluate"])

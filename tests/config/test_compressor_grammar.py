@@ -83,21 +83,3 @@ def test_what_is_no_plain_number_is_refused(number):
 def test_what_is_no_text_is_refused(value):
     with pytest.raises(ValueError, match="not a text"):
         compressor().read(value)
-
-
-pieces = st.sampled_from([*STAGES, "none", "+", ":", "0.5", "7", ":stochastic", " ", "top-k:0.1", "eden"]) | st.text(
-    max_size=3
-)
-
-
-@given(st.lists(pieces, max_size=8).map("".join) | st.text(max_size=200))
-def test_any_text_gives_a_chain_or_a_reason_of_one_line(text):
-    try:
-        outcome = parse(text)
-    except ValueError as error:
-        outcome = str(error)
-    if isinstance(outcome, str):
-        assert 0 < len(outcome) < 250
-        assert outcome.isprintable()
-    else:
-        assert parse(str(outcome)) == outcome

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -32,7 +33,8 @@ import numpy as np
 import safetensors.numpy
 from charter_kit import ADMIN, added, after, first, key_of, ward
 from message_kit import ASIDE, D1, FRAMES
-from msgspec import msgpack
+from message_kit import REQUEST as SENT
+from msgspec import msgpack, structs
 from run_reports import point, report
 from tree_world import schema_of, settings_of, site_of
 from vitals_kit import ROW
@@ -114,6 +116,23 @@ def then(read, use):
     return call
 
 
+def again(read, say=str, of=lambda found: found):
+    """Read what was read once more from what it says of itself. A text that is refused has a short reason."""
+
+    def call(raw):
+        try:
+            found = read(raw)
+        except ValueError as error:
+            reason = str(error)
+            assert len(reason) < 400
+            assert reason.isprintable()
+            raise
+        assert of(read(say(found))) == of(found)
+        return found
+
+    return call
+
+
 def shown(errors):
     """Show every mistake, as `p2pfl check` does."""
     return [str(error) for error in errors]
@@ -134,12 +153,19 @@ def dump_toml(tree):
 
 
 def load_tensors(raw):
+    """The head, in which JSON may stand in a text, and the values."""
     size = int.from_bytes(raw[:8], "little")
-    return [json.loads(raw[8 : 8 + size]), raw[8 + size :]]
+    head = json.loads(raw[8 : 8 + size])
+    if learn.PREPROCESSING in head["__metadata__"]:
+        head["__metadata__"][learn.PREPROCESSING] = json.loads(head["__metadata__"][learn.PREPROCESSING])
+    return [head, raw[8 + size :]]
 
 
 def dump_tensors(tree):
-    head = json.dumps(tree[0]).encode()
+    head, about = tree[0], tree[0]["__metadata__"]
+    if learn.PREPROCESSING in about:
+        head = head | {"__metadata__": about | {learn.PREPROCESSING: json.dumps(about[learn.PREPROCESSING])}}
+    head = json.dumps(head).encode()
     return len(head).to_bytes(8, "little") + head + tree[1]
 
 
@@ -181,10 +207,37 @@ REALM, TOKEN = config.realm_of(WARD), bytes(range(16))
 BOB, ALICE = (Identity(bytes([number]) * 32) for number in (1, 2))
 BINDING = crypto.FederationBinding(federation_id=bytes(32), sections=(("task", bytes(32)),))
 M1 = crypto.Initiator(ALICE, BOB.public, BINDING).first()
-add("frame", FRAME, FAULT, lambda raw: wire.Assembler(300_000).feed(raw), *FRAMES)
-add("handshake", None, FAULT, lambda raw: crypto.Responder(BOB, lambda _: True, BINDING).first(raw), M1)
-add("notice", None, FAULT, net.unpack_notice, net.Notice(net.Word.OPEN, bytes(16), 7).pack())
-add("vitals", ROW_FORM, FAULT, reporting.read, reporting.sign(ROW, ADMIN, bytes(32)))
+TAGGED = Form(lambda raw: [raw[:32]], lambda tree: tree[0] + crypto.opening_tag(BOB.public, tree[0]))
+CHUNKS = wire.split(structs.replace(SENT, body=bytes(70_000)), chunk_bytes=lambda: 20_000)
+SIGNED_ROW = reporting.sign(ROW, ADMIN, bytes(32))
+
+
+def say_again(raw):
+    for message in wire.Assembler(300_000).feed(raw):
+        assert isinstance(message, wire.Unknown) or wire.encode(message), "what was accepted can be said again"
+
+
+def feed_all(raw):
+    """Feed chunks to one assembler: after the first fault there are only faults."""
+    assembler, fault = wire.Assembler(300_000), None
+    for chunk in msgpack.decode(raw, type=list[bytes]):
+        try:
+            assembler.feed(chunk)
+        except PeerFault as error:
+            fault = error
+        else:
+            assert fault is None
+            assert 0 <= assembler.pending_bytes <= 300_000
+    if fault is not None:
+        raise fault
+
+
+add("frame", FRAME, FAULT, say_again, *FRAMES)
+add("chunks", MSGPACK, (PeerFault, msgspec.DecodeError), feed_all, msgpack.encode([*map(bytes, CHUNKS), *FRAMES]))
+add("handshake", TAGGED, FAULT, lambda raw: crypto.Responder(BOB, lambda _: True, BINDING).first(raw), M1)
+add("notice", None, FAULT, again(net.unpack_notice, net.Notice.pack), net.Notice(net.Word.OPEN, bytes(16), 7).pack())
+add("vitals", ROW_FORM, FAULT, reporting.read, SIGNED_ROW)
+add("vitals, signed", None, FAULT, partial(reporting.prove, key=ADMIN.public, realm=bytes(32)), SIGNED_ROW)
 for channel in dict.fromkeys(channel for channel, *_ in ASIDE):
     bodies = (channel.pack(message).body for own, message, _ in ASIDE if own is channel)
     add(f"channel {channel}", MSGPACK, FAULT, lambda raw, own=channel: own.pack(own.unpack(raw)), *bodies)
@@ -241,10 +294,17 @@ add("ticket", behind(96), FAULT, then(relay.Ticket.unpack, relay.Ticket.is_genui
 add("tickets' head", behind(96), (relay.TicketError,), relay.CredentialsHead.unpack, SHEET.head.packed())
 add("tickets", behind(len(relay.CREDENTIALS_MAGIC)), (relay.TicketError,), open_sheet, SHEET.packed())
 
+
+def decode_body(codec, raw):
+    found = codec.decode(raw, 300)
+    assert found.shape == (300,)
+    assert np.isfinite(found).all()
+
+
 VECTOR = np.random.default_rng(2).standard_normal(300).astype(np.float32)
 for spec in (*compress.EXAMPLES, "top-k:0.3+rotate+q2", "top-k:7", "random-k:5+sign", "top-k:0.02+bf16+zstd"):
     codec = compress.make_compressor(spec)
-    add(f"body {spec}", None, FAULT, lambda raw, codec=codec: codec.decode(raw, 300), codec.encode(VECTOR, chance=5))
+    add(f"body {spec}", None, FAULT, partial(decode_body, codec), codec.encode(VECTOR, chance=5))
 
 # -- tables and trees on which nodes agree -----------------------------------------------------------------------------
 
@@ -277,11 +337,24 @@ def lay_out(names):
     return table.FigureLayout([*OTHERS, names], {"target": "state"}).digest
 
 
+def take_state(raw):
+    rounds, model, adopt = accounts.AlikeRounds.unpack(SHARED, raw, 6)
+    adopt()
+    assert rounds >= 0
+    assert (model.shape, model.dtype) == ((6,), np.float32)
+    assert all(array.size == 6 for array in SHARED.common.values())
+
+
+def go_on(growth):
+    assert grow_on(growth.pack()).pack() == growth.pack()
+    return growth.done or growth.next_part()
+
+
 add("figures", JSON, VALUE, table.unpack, table.pack(PROPOSAL))
 add("names of columns", JSON, FAULT, then(table.unpack_names, lay_out), table.pack(NAMES))
-add("shared state", None, VALUE, lambda raw: accounts.AlikeRounds.unpack(SHARED, raw, 6), SHARED_STATE)
+add("shared state", None, VALUE, take_state, SHARED_STATE)
 add("trees", MSGPACK, FAULT, then(trees.Forest.unpack, lambda forest: forest.pack()), GROWTH.forest().pack())
-add("growing trees", MSGPACK, FAULT, then(grow_on, lambda growth: growth.done or growth.next_part()), *GROWN)
+add("growing trees", MSGPACK, FAULT, then(grow_on, go_on), *GROWN)
 add("trees of others", MSGPACK, VALUE, take_trees, msgpack.encode(([0, 1], GROWN[-1])))
 
 # -- requests and answers of HTTP --------------------------------------------------------------------------------------
@@ -359,25 +432,21 @@ add("request to join", MSGPACK, USER, sign_request, msgpack.encode(REQUEST))
 add("files for a new machine", MSGPACK, USER, ASKS[0], msgpack.encode({"federation.toml": b"x", "task.py": b"y"}))
 add("answer to a request", MSGPACK, (net.UnreachableError,), ASKS[1], msgpack.encode(members.Answer("no", {"a": b"x"})))
 add_text("line of an invite", config.read_invite, INVITED.line(), refuses=USER)
-add_text("compressor", compress.parse, "top-k:0.05+rotate+q4+zstd", "fragment:8")
-add_text("rule", aggregate.parse_rule, "nnm+trimmed-mean:b=1", "hampel:b=1")
+add_text("compressor", again(compress.parse), "top-k:0.05+rotate+q4+zstd", "fragment:8")
+add_text("rule", again(aggregate.parse_rule), "nnm+trimmed-mean:b=1", "hampel:b=1")
 add_text("method", methods.parse_method, "variate:beta=0.1", "file.py:object,a=1")
 add_text("learning rate", config.parse_schedule.__wrapped__, "tail:rounds=40,last=8,to=0.1")
 add_text("stop", config.parse_stop, "no improvement of accuracy by 0.001 in 20 rounds or after 2 h")
 add_text("partition", learn.parse_partition, "dirichlet:0.3,5", "shards:2", refuses=USER)
-add_text("attack", parse_attack, "alie", "noise:2", "sign-flip")
+add_text("attack", again(parse_attack, attrgetter("spec"), attrgetter("spec")), "alie", "noise:2", "sign-flip")
 add_text("graph", lambda spec: build(spec, 8), "ring", "random-regular:degree=4", "watts-strogatz:k=4,p=0.1")
 add_text("distance", read_far, "28-29=60ms", ".5-3 = 2s")
-add_text(
-    "address",
-    lambda said: net.parse_address(said, ""),
-    "[::1]:80",
-    "wss://host:443/p2pfl#sha256=" + "0f" * 32,
-    refuses=USER,
-)
+ADDRESSES = "[::1]:80", "wss://host:443/p2pfl#sha256=" + "0f" * 32
+parse_address = again(partial(net.parse_address, key=""), of=attrgetter("host", "port", "tls", "path"))
+add_text("address", parse_address, *ADDRESSES, refuses=USER)
 add_text("address of a member", members.read_address, "pi1=10.0.0.1:8470", "pi1=wss://host/p2pfl", refuses=USER)
 add_text("address of a page", status.place_of, "http://127.0.0.1:80/status#token", "[::1]:80", refuses=USER)
-add_text("proxy", net.parse_proxy, "http://user:p%20w@proxy:3128")
+add_text("proxy", again(net.parse_proxy, of=attrgetter("port")), "http://user:p%20w@proxy:3128")
 add_text("URL of a relay", config.relays().read, "wss://relay.example.org/p2pfl")
 add_text("hours", config.hours().read, "20:00-06:00")
 
@@ -386,7 +455,17 @@ NEW = [config.NewMember(name=f"pi{n}", key=public_text(key_of(n).public), addres
 WHOLE = config.federation_text(name="ward", topology="ring", task="csv", members=NEW, admin=ADMIN_KEY)
 MORE = "[privacy]\nepsilon = 3\ndelta = 1e-5\nrounds = 50\n[stats]\nleast_rows = 10\n"
 NODE = '[node]\nlisten = "0.0.0.0:8470"\nthreads = 2\n[network]\nhours = "20:00-06:00"\n[data]\npath = "x"\n'
-WORLD = '[compute]\nround_s = 1.0\n[[slow]]\nnodes = "pi1"\nspeed = 0.5\n[[crash]]\nnodes = [0]\nat_s = 1.0\n'
+WORLD = """
+compute = {step_s = 0.01, speed = "log-uniform:0.1,1", jitter = 0.2, engine_s = 0.001}
+links = {latency_s = "uniform:0.001,0.05", jitter_s = 0.01, bandwidth = 125_000, loss = 0.05, redial_s = 0.5}
+slow = [{nodes = "pi1", far_s = 0.2, bandwidth = 1000, speed = 0.5}]
+partition = [{groups = ["0", [1, "pi2"]], at_s = 10, until_s = 20}]
+crash = [{nodes = [1, "2"], at_s = 5, down_s = 2, amnesia = true}, {count = 2, at_s = 6, down_s = "none"}]
+churn = {fraction = 0.34, up_s = 60, down_s = 5, until_s = 600, amnesia = 0.1}
+join = [{nodes = "0-1", at_s = 1.5}]
+liars = {attack = "noise:0.5", fraction = 0.34}
+run = {evaluate_every_s = 2, limit_s = 1000}
+"""
 SWEEP = '[sweep]\nseeds = 5\nnodes = 20\n[axes]\ntopology = ["ring", "torus"]\nbyzantine = [0, 2]\n'
 RECIPE = 'target = "num"\nnumeric = ["age"]\npositive = [1, 2]\n[categories]\ncp = [1, 2]\n[means]\nage = 50.0\n'
 PERMITTED = written("node.budget", privacy.give_permission, FOLDER / "node.key", accounts.Promise("record", 3.0, 1e-5))
@@ -395,6 +474,13 @@ PERMITTED = written("node.budget", privacy.give_permission, FOLDER / "node.key",
 def read_charter(path):
     mistakes = config.Mistakes(path)
     return config.read_members_file(path, WARD, mistakes), shown(mistakes.errors)
+
+
+def read_graph(path):
+    graph = read_topology(path)
+    assert len(graph.names) in {0, graph.nodes}
+    assert not len(graph.ends) or graph.ends.max() < graph.nodes
+    return json.dumps(graph.names, ensure_ascii=False).encode()
 
 
 TICKETS = written("tickets.toml", relay.write_tickets, WARD, ADMIN, now_s=7.0)
@@ -415,7 +501,7 @@ add_file("named.edgelist", TEXT, lambda path: build(str(path), 3, names=("a", "b
 add_file("counts.csv", TEXT, lambda path: read_counts(path, 2, ("a", "b")), "name,x,y\na,1,2\nb,3,4\n", "1,2\n3,4\n")
 for ending in ("edgelist", "adjlist", "graphml", "gml", "json", "npz"):
     name, form = f"graph.{ending}", {"json": JSON, "npz": NPZ}.get(ending, TEXT)
-    add_file(name, form, read_topology, written(name, write_topology, build("ring", 6), FOLDER / name))
+    add_file(name, form, read_graph, written(name, write_topology, build("ring", 6), FOLDER / name))
 
 # -- what nodes and commands leave on disk -----------------------------------------------------------------------------
 
@@ -456,6 +542,11 @@ def keep_log():
     wal.close()
 
 
+def read_log(path):
+    records = storage.read_log(path).records
+    assert [record.header["n"] for record in records] == [*range(len(records))]
+
+
 def recall(folder):
     shared_noise.NoiseState(SimpleNamespace(rows=None, packed_bytes=0), folder, 6).recall()
 
@@ -469,7 +560,7 @@ add("report", JSON, (ValueError,), reporting.Report.from_json, json.dumps(REPORT
 add_file("model.safetensors", TENSORS, predict, safetensors.numpy.save(WEIGHTS, ABOUT))
 add_file("labels", None, lambda path: learn.read_idx(path, 1), IDX)
 add_file("labels.gz", None, lambda path: learn.read_idx(path, 1), gzip.compress(IDX))
-add_file(LOG.name, None, storage.read_log, written(LOG.name, keep_log))
+add_file(LOG.name, None, read_log, written(LOG.name, keep_log))
 in_folder("snapshot-00000001", None, partial(storage.load, generation=1), SAVED)
 in_folder("sums", None, sums.KeptSums, written("sums", SUMS.add, bytes(32), frozenset({0, 1})))
 in_folder("rows-of-all.json", JSON, recall, b'{"rows": 9}')

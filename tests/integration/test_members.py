@@ -10,7 +10,6 @@ from charter_kit import ADMIN
 from ports import free_ports
 
 from p2pfl.config import (
-    amended,
     invite_of,
     load_config,
     load_node,
@@ -84,24 +83,6 @@ async def test_what_is_handed_to_one_reaches_all_and_stays_with_them(chartered, 
         assert node.status.alarms == {}
     found, answers = await newest_from(federation, ADMIN)
     assert (found.edition, answers) == (charter.edition, 3)
-
-
-async def test_who_was_off_hears_of_it_from_its_neighbors_and_an_older_one_is_refused_after_a_restart(chartered, start):
-    field = chartered(3)
-    nodes = start(field, 0, 1)
-    for node in nodes:
-        await node.until(lambda node=node: node.status and node.status.peers)
-    federation = field.federation()
-    first = sign(with_settings(federation, rounds=9_000))
-    second = sign(with_settings(amended(federation, first), rounds=8_000))
-    assert (await hand(federation, second, ADMIN)).received_by == ["node0", "node1"]
-    late = start(field, 2)[0]
-    await all_have([late], 2)
-    await late.break_off()
-    assert newest(federation, late.setup.node.state_dir).edition == second.edition
-    handed = await hand(amended(federation, second), first, ADMIN)
-    assert handed.newer == {"node0": 2, "node1": 2}
-    assert version_of(nodes[0]) == 2
 
 
 @pytest.mark.parametrize("privacy", [{}, {"hide": "models"}])

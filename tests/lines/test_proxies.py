@@ -8,12 +8,10 @@ import os
 import re
 import socket
 import ssl
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from line_kit import PASSWORD as SECRET
 from line_kit import USER, Sites, squid, tinyproxy
 from message_kit import REQUEST
@@ -255,14 +253,6 @@ def test_a_proxy_of_the_environment_that_is_none_is_ignored_with_a_warning(envir
     environment(ALL_PROXY="socks5://proxy:1080")
     assert proxies_of(None, None) == Proxies()
     assert "it is ignored" in caplog.text
-
-
-@given(st.text(alphabet="htps:/[]@.#x1%-", max_size=24) | st.text(max_size=24))
-@settings(max_examples=12, deadline=None)
-def test_any_text_is_a_proxy_or_none(text):
-    with suppress(ValueError):
-        found = parse_proxy(text)
-        assert parse_proxy(str(found)).port == found.port <= 65535
 
 
 def test_a_password_is_never_shown_and_its_file_is_private(tmp_path):

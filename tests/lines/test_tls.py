@@ -19,8 +19,6 @@ from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from nodes import UPGRADE
 
 from p2pfl.errors import UserError
@@ -414,20 +412,6 @@ def test_a_certificate_that_tls_cannot_use_is_a_mistake_of_the_user(certificates
     key.chmod(0o600)
     with pytest.raises(UserError, match="not a certificate with its key"):
         OwnCertificate(cert, key)
-
-
-@given(st.text(alphabet="wsp:/[]@.#x1%-=a26h", max_size=40) | st.text(max_size=40))
-@settings(max_examples=12, deadline=None)
-def test_any_text_is_an_address_or_a_mistake_of_the_user(text):
-    with suppress(UserError):
-        address = parse_address(text, "address")
-        again = parse_address(str(address), "address")
-        assert (again.host, again.port, again.tls, again.path) == (
-            address.host,
-            address.port,
-            address.tls,
-            address.path,
-        )
 
 
 def test_a_key_that_is_open_or_of_another_certificate_is_refused(certificates, tmp_path):

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from p2pfl.errors import PeerFault
 from p2pfl.net import (
-    LAYOUT,
     Backoff,
     ByteBudget,
     Limits,
@@ -19,15 +18,6 @@ from p2pfl.net import (
     Word,
     unpack_notice,
 )
-
-
-@given(st.binary(max_size=60) | st.binary(min_size=LAYOUT.size, max_size=LAYOUT.size))
-def test_any_bytes_are_a_notice_or_a_fault(data):
-    try:
-        notice = unpack_notice(data)
-    except PeerFault:
-        return
-    assert notice.pack() == data
 
 
 @given(st.sampled_from(Word), st.binary(min_size=16, max_size=16), st.integers(0, 2**64 - 1))

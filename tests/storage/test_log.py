@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -145,17 +145,6 @@ def test_a_header_that_cannot_be_encoded_leaves_the_log_as_it_was(path):
     wal.flush()
     wal.close()
     assert numbers(read_log(path)) == [1]
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=st.binary(max_size=300), kept=st.integers(0, 400))
-def test_any_bytes_after_a_prefix_are_read_without_an_exception(path, content, kept):
-    path.unlink(missing_ok=True)
-    borders = written(path)
-    path.write_bytes(path.read_bytes()[:kept] + content)
-    log = read_log(path)
-    assert numbers(log) == list(range(len(log.records)))
-    assert len(log.records) >= sum(border <= kept for border in borders) - 1
 
 
 def test_a_large_blob_is_written_without_a_copy_in_memory(path):

@@ -454,30 +454,6 @@ def test_two_nodes_of_one_name_are_not_written(tmp_path):
         write_topology(Topology("", 2, [(0, 1)], names=["a", "a"]), tmp_path / "g.json")
 
 
-def pieces_of(form):
-    topology = Topology("", 4, [(0, 1), (1, 2), (2, 3)], names=["0", "b", "2", "3"])
-    whole = b"".join(x if isinstance(x, bytes) else x.encode() for x in FORMATS[form].write(topology))
-    return st.tuples(st.integers(0, len(whole)), st.integers(0, 12), st.binary(max_size=6)).map(
-        lambda cut: whole[: cut[0]] + cut[2] + whole[cut[0] + cut[1] :]
-    )
-
-
-@pytest.mark.parametrize("form", FORMATS)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_any_bytes_give_a_graph_or_the_one_error(tmp_path, form, data):
-    """Files that were cut, patched or are no files of this format at all."""
-    (tmp_path / "g").write_bytes(data.draw(pieces_of(form) | st.binary(max_size=60)))
-    try:
-        read = read_topology(tmp_path / "g", form=form)
-    except TopologyError as error:
-        assert error.key  # noqa: PT017 - some of them are graphs
-    else:
-        assert len(read.names) in {0, read.nodes}
-        assert len(read.ends) == 0 or read.ends.max() < read.nodes
-        json.dumps(read.names, ensure_ascii=False).encode()
-
-
 def test_a_matrix_with_both_halves_of_every_edge_is_one_graph(tmp_path):
     matrix = scipy.sparse.csr_matrix(np.ones((3, 3)) - np.eye(3))
     scipy.sparse.save_npz(tmp_path / "g.npz", matrix)

@@ -222,19 +222,6 @@ def test_a_wrong_sum_is_noticed_and_changes_nothing():
         node.take(total, 1)
 
 
-@settings(max_examples=200, deadline=None)
-@given(data=st.data())
-def test_bytes_that_are_no_state_are_refused_with_a_value_error(data):
-    packed = PACKED[data.draw(st.integers(0, len(PACKED) - 1))]
-    place = data.draw(st.integers(0, len(packed) - 1))
-    changed = packed[:place] + data.draw(st.binary(max_size=3)) + packed[place + data.draw(st.integers(0, 3)) :]
-    try:
-        node = TreeGrowth.unpack(changed, SCHEMA, SETTINGS, SITE)
-    except ValueError:
-        return
-    assert TreeGrowth.unpack(node.pack(), SCHEMA, SETTINGS, SITE).pack() == node.pack()
-
-
 SCHEMA = schema_of(2, categories=CATEGORIES)
 SETTINGS = settings_of(SCHEMA, rounds=1, max_depth=3)
 ROWS = rows_of(8, 60, 2)

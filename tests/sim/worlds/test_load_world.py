@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
 from sim import (
-    CHURN,
-    COMPUTE,
-    CRASH,
-    LINKS,
-    RUN,
-    SLOW,
-    WHO,
     ChurnSpec,
     ComputeSpec,
     CrashSpec,
@@ -29,7 +18,6 @@ from sim import (
     WorldSpec,
     read_world,
 )
-from sim.worlds.model import PARTITION
 
 EVERYTHING = """
 [compute]
@@ -215,52 +203,6 @@ def test_a_file_that_cannot_be_read_is_the_users_mistake(tmp_path, federation):
 def test_a_fraction_becomes_the_nearest_count_and_zero_is_nobody(load):
     assert load("[liars]\nattack = 'nan'\nfraction = 0.26").liars.count == 3
     assert load("[liars]\nattack = 'nan'\nfraction = 0").liars.count == 0
-
-
-TABLES_OF_KEYS = (
-    COMPUTE,
-    LINKS,
-    WHO,
-    SLOW,
-    PARTITION,
-    CRASH,
-    CHURN,
-    RUN,
-)
-KEYS = st.sampled_from(sorted({"nodes", "groups", "attack", "other"}.union(*TABLES_OF_KEYS)))
-SCALARS = st.one_of(
-    st.booleans(),
-    st.integers(-2, 12),
-    st.integers(),
-    st.floats(),
-    st.floats(0, 20),
-    st.datetimes(),
-    st.text(max_size=12),
-    st.sampled_from(["none", "uniform:1,2", "log-uniform:0.1,1", "0-4", "5-9", "node3", "3, 4", "noise:1", "nan"]),
-)
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=2))
-
-
-def world_or_mistake(path, federation):
-    try:
-        return read_world(path, federation)
-    except UserError as error:
-        return str(error)
-
-
-@given(data=st.data())
-def test_a_world_with_one_value_changed_is_a_world_or_the_users_mistake(federation, data):
-    document = tomllib.loads(EVERYTHING)
-    tables = [table for part in document.values() for table in (part if isinstance(part, list) else [part])]
-    table = data.draw(st.sampled_from(tables))
-    key = data.draw(st.sampled_from(sorted(table)))
-    if data.draw(st.booleans()):
-        del table[key]
-    else:
-        table[key] = data.draw(VALUES)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sim.worlds.world.read_document", lambda _: document)
-        assert isinstance(world_or_mistake("world.toml", federation), WorldSpec | str)
 
 
 def test_speeds_from_a_file_are_gone(write, federation):

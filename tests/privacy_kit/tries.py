@@ -19,7 +19,7 @@ import black_box as box
 import numpy as np
 
 ROWS, DELTA = 1000, 1e-5
-PRIVACY = f"[privacy]\nepsilon = 8.0\ndelta = {DELTA}\n"
+PRIVACY = f"[privacy]\nepsilon = 2\ndelta = {DELTA}\n"
 MARK = 31337.71875
 """The one number in private rows: what looks like it came from them."""
 MARKS = (b"31337.7", np.float32(MARK).tobytes(), np.float64(MARK).tobytes())
@@ -75,7 +75,7 @@ def epsilon(folder):
     codes = [box.p2pfl(*words).returncode for words in commands]
     yield "an unpaid model", codes == [2, 2], f"exit codes {codes}"
     epsilon, figure, got, ward = audited(folder / "one", PRIVACY)
-    yield "epsilon 8, one step", epsilon < 8, figure
+    yield "epsilon 2, one step", epsilon < 2, figure
     before = list(itertools.takewhile(lambda one: one.type != box.REQUEST or one.header[2] < 1, got))
     early, seen = [one.body for one in before if one.body], marks(*(repr(one.header).encode() for one in before))
     other = sum(any(body) for body in early)
@@ -85,7 +85,7 @@ def epsilon(folder):
     seen = marks(*(file.read_bytes() for file in (*ward.logs.iterdir(), *ward.folder.glob("*/state/result.json"))))
     yield "rows only as a number", weights == {ROWS / 2} and not seen, f"weights {weights} of {ROWS} rows, {seen} marks"
     epsilon, figure, *_ = audited(folder / "many", PRIVACY, local_steps=20, batch_size=100)
-    yield "epsilon 8, 20 sampled steps", epsilon < 8, figure
+    yield "epsilon 2, 20 sampled steps", epsilon < 2, figure
 
 
 def hidden(folder):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections import Counter
 
 import pytest
+
+DEADLINE_S = 20
 
 OWN_TASK = """
 from p2pfl.learn.task import QuadraticTask
@@ -109,3 +113,34 @@ async def test_a_node_with_another_model_is_refused_by_name_of_the_model(ward, s
     odd = start(field, 2, file="other/federation.toml")
     results = await finish(nodes, rounds=20)
     _assert_told(caplog, [*results, await _left_alone(odd[0])], "the model's shape", odd="node2")
+
+
+@pytest.mark.parametrize("opening", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01"])
+async def test_garbage_on_the_port_stops_nobody(ward, start, opening):
+    field = ward(3, training={"rounds": 100_000}, task={"step_s": 0.01})
+    nodes = start(field)
+    chance = random.Random(len(opening))
+    for node in nodes:
+        await node.until(lambda node=node: node.rounds > 0)
+    for port in field.ports * 5:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(opening + chance.randbytes(4000))
+        async with asyncio.timeout(DEADLINE_S):
+            while await _read(reader):
+                pass
+        writer.close()
+    await _assert_all_go_on(nodes)
+
+
+async def _assert_all_go_on(nodes):
+    for node in nodes:
+        await node.until(lambda node=node, now=node.rounds: node.rounds >= now + 3)
+    for node in nodes:
+        assert (await node.stop()).alarms == {}
+
+
+async def _read(reader):
+    try:
+        return await reader.read(4096)
+    except ConnectionError:
+        return b""

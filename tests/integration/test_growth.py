@@ -112,7 +112,7 @@ async def strangers(node: Any, number: int) -> None:
         await client.bring(f"127.0.0.1:{node.port}", node.setup.member.key, random.Random(number).randbytes(500))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_nothing_grows_in_a_node_whose_neighbors_come_and_go_and_lie(ward, start):
     field = ward(4, training={"rounds": 10**6}, task={"step_s": 0.005}, federation={"topology": "complete"})
     node, _, liar = start(field, 0, 1, 3)
@@ -136,7 +136,8 @@ async def test_nothing_grows_in_a_node_whose_neighbors_come_and_go_and_lie(ward,
     assert growth(before, after) == []
 
 
-async def test_a_container_that_grows_is_named(monkeypatch):
+async @pytest.mark.long
+def test_a_container_that_grows_is_named(monkeypatch):
     monkeypatch.setattr(p2pfl.net.limits, "planted", {"here": [0]}, raising=False)
     quota = p2pfl.net.limits.CpuQuota()
     before = places()

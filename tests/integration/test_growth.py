@@ -136,8 +136,8 @@ async def test_nothing_grows_in_a_node_whose_neighbors_come_and_go_and_lie(ward,
     assert growth(before, after) == []
 
 
-async @pytest.mark.long
-def test_a_container_that_grows_is_named(monkeypatch):
+@pytest.mark.long
+async def test_a_container_that_grows_is_named(monkeypatch):
     monkeypatch.setattr(p2pfl.net.limits, "planted", {"here": [0]}, raising=False)
     quota = p2pfl.net.limits.CpuQuota()
     before = places()

@@ -84,12 +84,16 @@ class Oracle(Watch):
         """For each node, unflushed replies and their D whose other half was lost with the neighbor's disk."""
         self._bare: dict[tuple[int, int], tuple[bytes, Totals]] = {}
         """For each edge without replicas, the digest of its latest request and the D that its responder applied."""
+        self._orphaned: set[bytes] = set()
+        """The digests of requests on their way when their initiator lost its disk: a responder may still apply one."""
 
     # -- as a watch -------------------------------------------------------------------------------------------------
 
     def before(self, index: int, operation: Operation) -> None:
         if isinstance(operation, Bootstrap | CommitRound | Mix):
             self._before = self._weighed(index)
+        if self._is_orphan(operation):
+            self._before = self.total()
         if isinstance(operation, ChangeEdges):
             self.drops(index, operation.dropped)
             self._before = self.total()
@@ -122,6 +126,14 @@ class Oracle(Watch):
         if isinstance(operation, ChangeEdges) and self._before is not None:
             moved = self.total() - self._before
             self.booked, self.lost = self.booked + moved, self.lost + moved
+        if self._is_orphan(operation) and self._before is not None:
+            moved = self.total() - self._before
+            self.booked = self.booked + moved
+            if waiting:
+                self._unflushed[index].append((waiting, moved))
+
+    def _is_orphan(self, operation: Operation) -> bool:
+        return isinstance(operation, ApplyRequest) and operation.request.digest in self._orphaned
 
     def crashes(self, index: int, kept: int) -> None:
         """Unbook the rounds missing from the disk of a node about to crash, as if they had never happened."""
@@ -143,11 +155,15 @@ class Oracle(Watch):
     def forgets(self, index: int, forget: Callable[[int], None]) -> None:
         """Book the loss of a disk, so that the oracle looks at the disk, not at memory.
 
-        A neighbor that applied a reply and crashes before it is on disk has nobody to ask for it again.
+        A neighbor that applied a reply and crashes before it is on disk has nobody to ask for it again. One that has a
+        request but was stopped applies it when it goes on, for an initiator that knows of none.
         """
         for initiator, responder in self.edges:
             if responder == index:
                 self._widow(initiator, responder)
+            edge = self.engines[initiator].state.edges.get(responder) if initiator == index else None
+            if edge is not None and edge.record.pending is not None:
+                self._orphaned.add(edge.record.pending.digest)
         self.book(lambda: forget(index))
 
     def book(self, happen: Callable[[], None]) -> None:

@@ -42,8 +42,8 @@ from torch import multiprocessing as mp
 
 PINS = ["decentralizepy@a5d46be", "torch"]
 CELLS = {
-    "complete": {"graph": "complete", "rate": 0.4, "limit_s": 90.0},
-    "epidemic": {"way": "EL_Local", "graph": "complete", "degree": 3, "rate": 0.4},
+    "complete": {"graph": "complete", "rate": 0.4, "limit_s": 90.0, "mnist": {"steps": 20}},
+    "epidemic": {"way": "EL_Local", "graph": "complete", "degree": 3, "rate": 0.4, "mnist": {"steps": 20}},
     "timeout": {"way": "EL_Local_Timeout", "graph": "complete", "degree": 3, "timeout": 0.2, "rate": 0.4},
 }
 SEARCH = [

@@ -24,7 +24,10 @@ from p2pfl import Task
 # end
 
 PINS = ["-e ROOT[torch]"]
-CELLS = {"launch": {"graph": "ring"}, "tuned": {"graph": "complete", "rate": 0.4}}
+CELLS = {
+    "launch": {"graph": "ring", "mnist": {"steps": 20}},
+    "tuned": {"graph": "complete", "rate": 0.4, "mnist": {"steps": 20}},
+}
 SEARCH = [
     ("launch", {"graph": "ring", "rate": 0.4}),
     ("launch", {"graph": "ring", "rate": 0.4, "steps": 50}),

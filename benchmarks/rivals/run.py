@@ -1,10 +1,11 @@
 """p2pfl beside others: the same rows, model, first weights, batch and target, each system at the best settings found.
 
 Each rival is a script beside this one, which starts with literals: PINS (what pip installs in its own environment,
-bench-out/rivals/NAME; the first is the version that must be there), CELLS (settings by name: the best ones found; for
-one task alone in a table of its name) and SEARCH (the settings that were tried, run with --search). Each run is a line
-of bench-out/rivals/results.jsonl; one that is there is not run again. A script without CELLS prints a table of its own,
-which is kept as NAME.md. What cannot be installed or measured is skipped by name, and the table says so.
+bench-out/rivals/NAME; the first is the version that must be there), CELLS (settings by name: the best ones found; those
+of TASKS come before them, and before these what a cell has in a table of the task's name) and SEARCH (the settings that
+were tried, run with --search). Each run is a line of bench-out/rivals/results.jsonl; one that is there is not run
+again. A script without CELLS prints a table of its own, which is kept as NAME.md. What cannot be installed or measured
+is skipped by name, and the table says so.
 
 The table has medians. Seconds: from the start of the command, and from the first local step of any node, until the
 worst node's last test reached the target; CPU-seconds, bytes and memory as meter.py counts them, until then. In a
@@ -43,7 +44,7 @@ SPACES += ["--map-root-user"] if os.geteuid() else []
 COMMON = {"task": "digits", "split": "shards:2", "nodes": 8, "batch": 16, "steps": 20, "rate": 0.2, "rounds": 500}
 TASKS: dict[str, dict[str, Any]] = {
     "digits": {"task": "digits", "target": 0.9},
-    "mnist": {"task": "mnist", "target": 0.9},
+    "mnist": {"task": "mnist", "target": 0.9, "steps": 100},
     "cifar10": {"task": "cifar10", "target": 0.45, "rate": 0.05, "tested": 500},
 }
 NOT_MEASURED = {"DisCo": "discojs-node 2.1.1 did not install from npm alone: two of its parts fetch binaries elsewhere"}
@@ -119,12 +120,12 @@ def install(name: str, out: Path) -> str:
 
 def cells(name: str, options: argparse.Namespace, repeat: int) -> list[tuple[str, dict[str, Any]]]:
     constants = literals(HERE / f"{name}.py")
-    asked = COMMON | TASKS[options.task] | {"limit_s": options.limit_s, "repeat": repeat}
-    asked["target"] = options.target or asked["target"]
+    task = TASKS[options.task] | ({"target": options.target} if options.target else {})
 
     def whole(cell: dict[str, Any]) -> dict[str, Any]:
+        of_all = {key: value for key, value in cell.items() if key not in {*TASKS, "repeats"}}
         own: dict[str, Any] = cell.get(options.task, {})
-        return asked | {key: value for key, value in cell.items() if key not in {*TASKS, "repeats"}} | own
+        return COMMON | {"limit_s": options.limit_s, "repeat": repeat} | of_all | task | own
 
     best = constants.get("CELLS", {}).items()
     every = [(label, whole(cell)) for label, cell in best if repeat < cell.get("repeats", options.repeats)]

@@ -176,7 +176,8 @@ def learn(sites: dict[str, Site], ends: dict[str, Any], folder: Path, kill_every
         time.sleep(5)
         [site.look() for site in sites.values()]
         now = time.monotonic() - began
-        if kill_every and now > (killed + 1) * kill_every * 60:
+        whole = all(site.thread.is_alive() for site in sites.values())  # who comes back to nobody waits for somebody
+        if kill_every and whole and now > (killed + 1) * kill_every * 60:
             killed += 1
             sites[next(turn)].kill(now)
         row = {"s": round(now), "rounds": {name: site.rounds for name, site in sites.items()}}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from wards import BATCH, BEHIND_PROXY, HUB, RATE, ROOT, SITES, STEPS, make_model, network, traffic, volumes
+from wards import BEHIND_PROXY, HUB, KEYS, ROOT, SITES, make_model, network, traffic, volumes
 
 SERVER, ADMIN, LEAST = f"{HUB}.example.org", "admin@example.org", len(SITES) - 1
 ROUNDS, KILL, AWAY_S, NVFLARE = 6, 2, 120, ("nvflare", "--format", "json")
@@ -36,13 +36,13 @@ def client() -> None:
     flare.init()
     site, model = flare.get_site_name(), make_model()
     inputs, kinds, tests, answers = map(torch.from_numpy, (*volumes(SITES.index(site)), *volumes(None, 128)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=KEYS["learning_rate"])
     while flare.is_running():
         received, begun = flare.receive(), time.time()
         model.load_state_dict({key: torch.as_tensor(value) for key, value in received.params.items()})
         accuracy = float((model(tests).argmax(1) == answers).float().mean())
-        for _ in range(STEPS):
-            rows = torch.randint(len(kinds), (BATCH,))
+        for _ in range(KEYS["local_steps"]):
+            rows = torch.randint(len(kinds), (KEYS["batch_size"],))
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(inputs[rows]), kinds[rows]).backward()
             optimizer.step()
@@ -120,7 +120,7 @@ class Wards:
                 self.start(late[0])
             status = next((job["status"] for job in self.call(*NVFLARE, "job", "list")), status)
             starts = [min(each["begun"] for each in events if each["round"] == n) for n in {e["round"] for e in events}]
-            sites = {n: {"in_mb": traffic(end)[0] / 1e6, "out_mb": traffic(end)[1] / 1e6} for n, end in ends.items()}
+            sites: dict[str, Any] = {name: traffic(end) for name, end in ends.items()}
             for each in events:
                 sites[each["site"]] |= {"rounds": each["round"] + 1, "accuracy": each["accuracy"]}
             figures = {"status": status, "minutes": (time.time() - began) / 60, "minutes_a_round": np.diff(starts) / 60}

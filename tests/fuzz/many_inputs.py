@@ -189,7 +189,7 @@ def place(error: Exception) -> str:
 
 def chunk(job: tuple[str, int, int, int]) -> dict[str, Any]:
     """Try some inputs of one decoder."""
-    logging.getLogger("p2pfl").propagate = False
+    logging.lastResort, logging.getLogger("p2pfl").propagate = None, False  # what is refused is counted here
     name, seed, first, count = job
     trial, read, memory, slowest = Trial(DECODERS[name]), 0, 0.0, 0.0
     failures: dict[str, list[Any]] = {}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import random
 import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import _lru_cache_wrapper
+from functools import _lru_cache_wrapper, partial
 from itertools import pairwise
 from typing import Any
 
@@ -116,7 +117,9 @@ async def strangers(node: Any, number: int) -> None:
 
 
 @pytest.mark.slow
-async def test_nothing_grows_in_a_node_whose_neighbors_come_and_go_and_lie(ward, start, caplog):
+async def test_nothing_grows_in_a_node_whose_neighbors_come_and_go_and_lie(ward, start, request):
+    logging.disable()  # pytest keeps what is logged, and what that holds
+    request.addfinalizer(partial(logging.disable, logging.NOTSET))
     field = ward(4, training={"rounds": 10**6}, task={"step_s": 0.005}, federation={"topology": "complete"})
     node, _, liar = start(field, 0, 1, 3)
     node.port = field.ports[0]
@@ -131,7 +134,6 @@ async def test_nothing_grows_in_a_node_whose_neighbors_come_and_go_and_lie(ward,
             await strangers(node, number)
             await (guest.break_off() if number % 2 else guest.stop())
             del guest
-        caplog.clear()  # pytest keeps what is logged, and what that holds
         return places()
 
     looks = [await cycles(range(first, first + 3)) for first in (0, 3, 6)]

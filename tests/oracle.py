@@ -85,14 +85,16 @@ class Oracle(Watch):
         self._bare: dict[tuple[int, int], tuple[bytes, Totals]] = {}
         """For each edge without replicas, the digest of its latest request and the D that its responder applied."""
         self._orphaned: set[bytes] = set()
-        """The digests of requests on their way when their initiator lost its disk: a responder may still apply one."""
+        """The digests of pending requests of an edge when one of its ends lost its disk."""
+        self._is_orphan = False
 
     # -- as a watch -------------------------------------------------------------------------------------------------
 
     def before(self, index: int, operation: Operation) -> None:
         if isinstance(operation, Bootstrap | CommitRound | Mix):
             self._before = self._weighed(index)
-        if self._is_orphan(operation):
+        self._is_orphan = self._digest(index, operation) in self._orphaned
+        if self._is_orphan:
             self._before = self.total()
         if isinstance(operation, ChangeEdges):
             self.drops(index, operation.dropped)
@@ -126,14 +128,18 @@ class Oracle(Watch):
         if isinstance(operation, ChangeEdges) and self._before is not None:
             moved = self.total() - self._before
             self.booked, self.lost = self.booked + moved, self.lost + moved
-        if self._is_orphan(operation) and self._before is not None:
+        if self._is_orphan and self._before is not None:
             moved = self.total() - self._before
             self.booked = self.booked + moved
             if waiting:
                 self._unflushed[index].append((waiting, moved))
 
-    def _is_orphan(self, operation: Operation) -> bool:
-        return isinstance(operation, ApplyRequest) and operation.request.digest in self._orphaned
+    def _digest(self, index: int, operation: Operation) -> bytes | None:
+        """Return the digest of the request that is about to be applied, or whose reply is."""
+        if isinstance(operation, ApplyRequest):
+            return operation.request.digest
+        edge = self.engines[index].state.edges.get(operation.peer) if isinstance(operation, ApplyReply) else None
+        return None if edge is None or edge.record.pending is None else edge.record.pending.digest
 
     def crashes(self, index: int, kept: int) -> None:
         """Unbook the rounds missing from the disk of a node about to crash, as if they had never happened."""
@@ -155,14 +161,14 @@ class Oracle(Watch):
     def forgets(self, index: int, forget: Callable[[int], None]) -> None:
         """Book the loss of a disk, so that the oracle looks at the disk, not at memory.
 
-        A neighbor that applied a reply and crashes before it is on disk has nobody to ask for it again. One that has a
-        request but was stopped applies it when it goes on, for an initiator that knows of none.
+        A neighbor that applied a reply and crashes before it is on disk has nobody to ask for it again. One that has
+        received a request or a reply, and was stopped, applies it when it goes on, though this end knows of none.
         """
         for initiator, responder in self.edges:
             if responder == index:
                 self._widow(initiator, responder)
-            edge = self.engines[initiator].state.edges.get(responder) if initiator == index else None
-            if edge is not None and edge.record.pending is not None:
+            edge = self.engines[initiator].state.edges.get(responder)
+            if index in {initiator, responder} and edge is not None and edge.record.pending is not None:
                 self._orphaned.add(edge.record.pending.digest)
         self.book(lambda: forget(index))
 

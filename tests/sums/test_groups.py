@@ -268,6 +268,25 @@ def test_a_dead_member_takes_its_group_out_and_brings_it_back():
     assert not world.held_up
 
 
+def test_where_no_group_is_whole_without_it_a_restarted_member_waits_no_longer_each_time():
+    world, labels = GroupWorld(5, complete(5), sums=9), [f"round {number}" for number in range(8)]
+    world.ask_all(*labels, pause_s=1.0)
+    go_on, begun = world.on_outcome, set()
+
+    def restart(index, effect):
+        go_on(index, effect)
+        if index == 2 and effect.label not in begun:
+            begun.add(effect.label)
+            world.crash(2)
+            at = labels.index(effect.label) + 1
+            world.schedule(world.now + 0.5, lambda: (world.start(2), at < len(labels) and world.ask(2, labels[at])))
+
+    world.on_outcome = restart
+    world.run()
+    world.check_groups()
+    assert (len(world.done), world.refused) == (5 * len(labels), [])
+
+
 @pytest.mark.parametrize(("slow_s", "members"), [(9.0, [6] * 4), (60.0, [6] + [3] * 3)])
 def test_a_slower_member_is_waited_for_as_long_again_as_the_others_took(slow_s, members):
     world, labels = GroupWorld(6, complete(6), sums=8), [f"round {number}" for number in range(len(members))]

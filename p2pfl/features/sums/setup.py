@@ -391,7 +391,7 @@ class KeySetup:
             yield from self._join(now)
         if self._settings.are_enough(self.fresh):
             self._quorum = min(now, self._quorum)
-        is_time = now > self._completed_at + self._hold * self._patience.wait_s
+        is_time = now > self._completed_at + self._hold_s(current)
         wants = is_used_up or self._leaves_out(current) or (is_time and self._has_newcomers(current))
         if self.attempt is None and self.complete is None and wants:
             yield from self._open(now)
@@ -429,10 +429,17 @@ class KeySetup:
 
     def _has_newcomers(self, current: SumSetup | None) -> bool:
         """True if somebody with fresh keys is not in the current set-up, or has forgotten it by a restart."""
-        if current is None:
-            return False
+        return current is not None and bool(self.fresh.keys() - current.roster or self._forgetful(current))
+
+    def _forgetful(self, current: SumSetup) -> set[int]:
+        """The members of a set-up who have forgotten it by a restart."""
         lives = {member: keys.life for member, keys in self._records.keys_of(self.fresh).items()}
-        return any(m not in current.roster or life > current.keys[m].life for m, life in lives.items())
+        return {member for member in lives.keys() & current.roster if lives[member] > current.keys[member].life}
+
+    def _hold_s(self, current: SumSetup | None) -> float:
+        """Return how long newcomers wait after a set-up; not longer each time where without them no group is whole."""
+        is_vain = current is not None and not self._settings.whole(current.roster - self._forgetful(current))
+        return (HOLD if is_vain else self._hold) * self._patience.wait_s
 
     def _leaves_out(self, current: SumSetup | None) -> bool:
         """True if somebody who holds sums up is in the current set-up, and would not be in a new one."""

@@ -53,8 +53,8 @@ class Termination:
 
     It judges `training` and what the neighbors say; `Rounds` acts on the verdict.
 
-    A member that is gone, or that keeps a session but exchanges nothing, is no reason to keep training. Only its
-    neighbors can see that. So a node that has completed sends a *level*, as it does before its first round: at level
+    A member that is gone or in quarantine, or keeps a session but exchanges nothing, is no reason to keep training. Only
+    its neighbors can see that. So a node that has completed sends a *level*, as it does before its first round: at level
     h, every member within h hops has completed or is absent. A neighbor that sees an unfinished member at work sends no
     level, which holds back the level of every node around it. When the level reaches the farthest member, this node
     *rests*: it answers and does not train, until some member takes part again or the federation ends.
@@ -144,10 +144,9 @@ class Termination:
         unaware = [] if members.has_completed else [edge.peer for edge in recent if claims[edge.peer].lags(bound)]
         training = _bits(edge.peer for edge in recent if edge.peer in unaware or not edge.progress.has_stopped)
         training &= members.counted
-        out = _bits(edge.peer for edge in edges if edge.line.reputation.is_out)
         stopped = not training and open_edges >= settings.profile.words_needed
         trained_s, unfinished = self.training.elapsed_s(now), (members.begun | training) & members.counted
-        unfinished &= ~members.completed & ~out
+        unfinished &= ~members.completed
         reason = self.over(now, trained_s=trained_s, unfinished=unfinished, stopped=stopped)
         news = self._look(unfinished, now)
         if reason is None and self._is_over(self.wait_s(trained_s), now):
@@ -215,7 +214,11 @@ class Termination:
         return tuple(peer for peer, edge in self.edges.items() if not edge.is_open or edge in silent)
 
     def _absent(self, limit_s: float, now: float) -> int:
-        """Return the bitmap of unfinished neighbors that have not taken part for `limit_s` seconds."""
+        """Return the bitmap of unfinished neighbors that are in quarantine or have taken no part for `limit_s` seconds."""
+        out = _bits(peer for peer, edge in self.edges.items() if edge.line.reputation.is_out)
+        return out & self.unfinished | self._idle(limit_s, now)
+
+    def _idle(self, limit_s: float, now: float) -> int:
         return _bits(peer for peer, edge in self.edges.items() if self._is_absent(edge, limit_s, now))
 
     def _is_absent(self, edge: Edge, limit_s: float, now: float) -> bool:
@@ -252,7 +255,7 @@ class Termination:
 
     def _name(self, now: float) -> list[Effect]:
         """Report to the user, once each, the neighbors that are absent."""
-        absent = self._absent(AWAY_S, now) & ~self._reported
+        absent = self._idle(AWAY_S, now) & ~self._reported
         self._reported |= absent
         text = "all others are through; it has taken no part for {:.0f} s, so no node trains on for it"
         named = [edge for peer, edge in self.edges.items() if absent >> peer & 1]

@@ -241,3 +241,13 @@ def bitten():
 @pytest.fixture(scope="module")
 def calm():
     return simulate(bitten(), world=WorldSpec(evaluate_every_s=SELDOM_S), references=False)
+
+
+def test_nobody_trains_on_for_a_quarantined_member_not_even_those_who_have_never_met_it():
+    federation = small(rounds=100)
+    report = run("nan", replace(federation, training=replace(federation.training, when_through="train-on")), nodes=(5,))
+    assert (2, 5) not in federation.edges
+    assert {node.ended_by for node in report.nodes if not node.byzantine} <= {
+        "everybody who took part was through",
+        "every neighbor that was there had stopped training",
+    }

@@ -53,11 +53,12 @@ class Termination:
 
     It judges `training` and what the neighbors say; `Rounds` acts on the verdict.
 
-    A member that is gone or in quarantine, or keeps a session but exchanges nothing, is no reason to keep training. Only
-    its neighbors can see that. So a node that has completed sends a *level*, as it does before its first round: at level
-    h, every member within h hops has completed or is absent. A neighbor that sees an unfinished member at work sends no
-    level, which holds back the level of every node around it. When the level reaches the farthest member, this node
-    *rests*: it answers and does not train, until some member takes part again or the federation ends.
+    A member that is gone or in quarantine, or keeps a session but exchanges nothing, is no reason to keep training.
+    Only its neighbors can see that. So a node that has completed sends a *level*, as it does before its first
+    round: at level h, every member within h hops has completed or is absent. A neighbor that sees an unfinished
+    member at work sends no level, which holds back the level of every node around it. When the level reaches the
+    farthest member, this node *rests*: it answers and does not train, until some member takes part again or the
+    federation ends.
     """
 
     edges: Mapping[int, Edge]
@@ -214,7 +215,7 @@ class Termination:
         return tuple(peer for peer, edge in self.edges.items() if not edge.is_open or edge in silent)
 
     def _absent(self, limit_s: float, now: float) -> int:
-        """Return the bitmap of unfinished neighbors that are in quarantine or have taken no part for `limit_s` seconds."""
+        """Return the bitmap of unfinished neighbors in quarantine, or that have taken no part for `limit_s` seconds."""
         out = _bits(peer for peer, edge in self.edges.items() if edge.line.reputation.is_out)
         return out & self.unfinished | self._idle(limit_s, now)
 

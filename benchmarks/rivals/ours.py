@@ -5,7 +5,8 @@ the target is reached. `tuned` joins all to all, as the best settings of most ot
 
 The search, seed 0, load 1 to 4: s after the start to .9, CPU-s, rounds, MB: ring, 20 steps at .2: 3.4, 11.3, 56, 1.6;
 at .4: 4.0, 14.4, 40, 1.4; 50: 5.6, 18.7, 41, 1.3; all to all, 20 steps at .2: 4.0, 15.4, 29, 3.7; at .4: 3.4, 11.4, 20,
-3.0; 50: 3.4, 12.5, 21, 3.0; 10: 3.5, 13.5, 25, 3.3. The method is the default, `variate`: it corrects for unlike rows.
+3.0; 50: 3.4, 12.5, 21, 3.0; 10: 3.5, 13.5, 25, 3.3. The method is the default, `variate`: it corrects for
+unlike rows. MNIST, 20 steps in place of 100: launch 23.3 s, 84 rounds, 129 MB; tuned 15.6, 40, 207.
 """
 
 from __future__ import annotations
@@ -24,10 +25,7 @@ from p2pfl import Task
 # end
 
 PINS = ["-e ROOT[torch]"]
-CELLS = {
-    "launch": {"graph": "ring", "mnist": {"steps": 20}},
-    "tuned": {"graph": "complete", "rate": 0.4, "mnist": {"steps": 20}},
-}
+CELLS = {"launch": {"graph": "ring"}, "tuned": {"graph": "complete", "rate": 0.4}}
 SEARCH = [
     ("launch", {"graph": "ring", "rate": 0.4}),
     ("launch", {"graph": "ring", "rate": 0.4, "steps": 50}),

@@ -216,6 +216,7 @@ MOST_EPOCHS = 4  # waves of one root, if each finds another set of members
 MOST_TURNS = 7  # waves of one member in all, if it is the root time and again
 MOST_BOUNDS = 50  # the latest bounds of columns that are remembered
 MOST_TABLES_KEPT = 50  # the latest tables that are remembered
+MOST_LEAST_ROWS = 1000  # the largest `least_rows` of a member, which counts for all; honest: 10
 MOST_REFUSALS = 50  # questions of one member refused within 24 hours; any more are neither answered nor logged
 STATEMENTS_KEPT_S = 150.0  # the time for which statements are told to neighbors that come later
 MOST_REASON = 300  # the longest reason of a refusal, in characters

@@ -25,6 +25,7 @@ from typing import Any
 from p2pfl.config import tables
 from p2pfl.config.tables import CHANGED, REQUIRED, Mistakes, exclusive, kinds_of, read_table, require, setting, text
 from p2pfl.core.settings import Stop
+from p2pfl.limits import MOST_LEAST_ROWS
 from p2pfl.specs import Catalog, Entry, Kind, Parameter, number, short, spelled, whole
 
 LEAST = 1e-4
@@ -410,7 +411,7 @@ class StatsConfig:
     a_day: int = setting(A_DAY, whole(1), "questions that are answered to each member within 24 hours")
     least_rows: int = setting(
         LEAST_ROWS,
-        whole(3),
+        whole(3, MOST_LEAST_ROWS),
         "fewest rows of a group, a count or a bin that is shown; the most of all nodes counts",
     )
 

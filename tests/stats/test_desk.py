@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 
+import msgspec
+import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from p2pfl.errors import StorageError
-from p2pfl.features.stats import MOST_REFUSALS
+from p2pfl.features.stats import MOST_REASON, MOST_REFUSALS, hashed
 from p2pfl.storage import storage_errors
 from tests.stats.desks import POLICY, Clock, cells_of, desk_of, made_ward, write_table
 from tests.stats.stats_world import hospitals
@@ -90,6 +94,24 @@ def test_a_member_that_asks_in_vain_again_and_again_does_not_fill_the_log(tmp_pa
     assert desk.is_new("north", 1)
 
 
+def test_a_refused_question_of_many_long_names_is_short_in_the_log(tmp_path):
+    place = made_ward(tmp_path)
+    names = tuple(f"{number:02}" + "\x00" * 198 for number in range(64))
+    found = desk_of(place, "east").answer("north", 1, names, None)
+    (line,) = log_of(place, "east")
+    assert line["columns"] == [names[0], "..."]
+    assert line["reason"] == found.refusal
+    assert len(found.refusal) == MOST_REASON
+    assert (place / "east" / "state" / "stats.log").stat().st_size < 4000
+
+
+def test_more_answers_a_day_than_refusals_are_counted_too(tmp_path):
+    place = made_ward(tmp_path, policy={"columns": ["age"], "to": "*", "a_day": MOST_REFUSALS + 2})
+    desk = desk_of(place, "east", Clock())
+    refusals = [desk.answer("north", serial, AGE, None).refusal for serial in range(1, MOST_REFUSALS + 4)]
+    assert [bool(refusal) for refusal in refusals] == [False] * (MOST_REFUSALS + 2) + [True]
+
+
 def test_nothing_is_answered_that_cannot_be_logged(tmp_path, monkeypatch):
     place = made_ward(tmp_path)
     desk = desk_of(place, "east")
@@ -128,15 +150,20 @@ def changed(tmp_path, change):
     """Return whether the same question is refused after a change of east's rows."""
     place, rows = made_ward(tmp_path), list(cells_of(hospitals()[1]))
     clock = Clock()
-    assert not desk_of(place, "east", clock).answer("north", 1, AGE, "sex").refusal
+    assert not desk_of(place, "east", clock).answer("north", 1, ("age", "chol"), "sex").refusal
     write_table(tmp_path, "east", change(rows))
-    found = desk_of(place, "east", clock).answer("north", 2, AGE, "sex")
+    found = desk_of(place, "east", clock).answer("north", 2, ("age", "chol"), "sex")
     assert "has changed since an earlier question by fewer than 10 rows" in found.refusal or not found.refusal
     return bool(found.refusal)
 
 
-def row(place, sex):
-    return [20 + place, 200, sex, "a", "no"]
+def row(place, sex, chol=200):
+    return [20 + place, chol, sex, "a", "no"]
+
+
+def updated(rows, place=1, by=0.5):
+    """Another chol, or another of these columns, in all rows that have one."""
+    return [[*one[:place], one[place] if one[place] == "" else one[place] + by, *one[place + 1 :]] for one in rows]
 
 
 CHANGES = {
@@ -148,12 +175,55 @@ CHANGES = {
     "ten more": (lambda rows: [*rows, *(row(place, "f") for place in range(10))], False),
     "ten and another": (lambda rows: [*rows, *(row(place, "f") for place in range(10)), row(10, "m")], True),
     "twin": (lambda rows: [*rows, rows[0]], True),
+    "all updated": (updated, False),
+    "all updated, one more": (lambda rows: [*updated(rows), row(0, "f")], True),
+    "all updated in both columns, one more": (lambda rows: [*updated(updated(rows), 0, 1), row(0, "f")], True),
+    "all updated, one changed": (lambda rows: updated([[99, *rows[0][1:]], *rows[1:]]), True),
+    "all updated, ten more": (lambda rows: [*updated(rows), *(row(place, "f") for place in range(10))], False),
+    "ten more, of nine no chol": (
+        lambda rows: [*rows, *(row(place, "f", "") for place in range(9)), row(9, "f")],
+        True,
+    ),
+    "eleven more, of one no chol": (lambda rows: [*rows, row(0, "f", ""), *(row(at, "f") for at in range(10))], False),
 }
 
 
 @pytest.mark.parametrize(("change", "is_refused"), CHANGES.values(), ids=CHANGES)
 def test_a_table_that_has_changed_by_a_few_rows_is_not_answered_about(tmp_path, change, is_refused):
     assert changed(tmp_path, change) == is_refused
+
+
+@example(comes=1, lacks=0, changes={"age", "chol"}, by=None)
+@given(
+    comes=st.integers(0, 30),
+    lacks=st.integers(0, 30),
+    changes=st.sets(st.sampled_from(["age", "chol", "ward", "ill"])),
+    by=st.sampled_from([None, "sex"]),
+)
+def test_whatever_else_has_changed_no_few_rows_and_no_few_values_are_told(comes, lacks, changes, by):
+    before = hospitals()[1]
+    new = {name: np.ones(comes) for name in before} | {"chol": np.where(np.arange(comes) < lacks, np.nan, 200.0)}
+    after = {name: np.append(column + 1000 * (name in changes), new[name]) for name, column in before.items()}
+    one, other = (hashed(columns, by, b"key", ("age", "chol")) for columns in (before, after))
+    assert other.is_near(one, 10) == (0 < comes < 10 or 0 < comes - lacks < 10)
+
+
+def test_each_column_that_was_asked_about_is_kept_and_a_file_of_the_version_before_is_read(tmp_path):
+    place, rows = made_ward(tmp_path), list(cells_of(hospitals()[1]))
+    file = place / "east" / "state" / "stats.rows"
+
+    def refused(serial, column):
+        return bool(desk_of(place, "east", Clock()).answer("north", serial, (column,), None).refusal)
+
+    assert not refused(1, "age")
+    file.write_bytes(msgspec.msgpack.encode([table[:2] for table in msgspec.msgpack.decode(file.read_bytes())]))
+    assert not refused(2, "age")
+    assert not refused(3, "chol")
+    assert len(msgspec.msgpack.decode(file.read_bytes())) == 1
+    elsewhere = [[*one[:3], {"a": "b", "b": "a"}[one[3]], one[4]] for one in rows]
+    write_table(tmp_path, "east", [[99, *elsewhere[0][1:]], *elsewhere[1:]])
+    assert refused(4, "age")
+    assert not refused(5, "chol")
 
 
 def test_numbers_that_cannot_be_summed_are_refused(tmp_path):

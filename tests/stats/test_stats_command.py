@@ -10,7 +10,7 @@ import pytest
 from p2pfl.config import load_config, load_node, node_file
 from p2pfl.features.stats import StatsCheck
 from p2pfl.node import Inspected
-from tests.stats.desks import POLICY, made_ward
+from tests.stats.desks import POLICY, cells_of, made_ward, write_table
 from tests.stats.stats_world import hospitals, pooled
 
 THREE = ("north", "east", "south")
@@ -67,6 +67,20 @@ def test_another_bound_for_the_same_table_is_refused(p2pfl, ward):
     assert text in refused(p2pfl("stats", ward, "--columns", "age", "--by", "sex"))
     file.write_text(before)
     assert p2pfl("stats", ward, "--columns", "age", "--by", "sex").code == 0
+
+
+def test_a_bound_under_which_nothing_was_shown_binds_nobody(p2pfl, tmp_path, ward):
+    """Neither one that all rows are below, nor one that another site refuses."""
+    file = ward / "east" / "node.toml"
+    before = file.read_text()
+    for bound, text in ((300, "nothing can be shown"), (12, "least_rows was 10 in an earlier question")):
+        file.write_text(before.replace("[stats]\n", f"[stats]\nleast_rows = {bound}\n"))
+        assert text in refused(p2pfl("stats", ward, "--columns", "age"))
+        file.write_text(before)
+        assert p2pfl("stats", ward, "--columns", "age").code == 0
+        write_table(tmp_path, "north", list(cells_of(hospitals()[0])) * 2)
+    file.write_text(before.replace("[stats]\n", "[stats]\nleast_rows = 1001\n"))
+    assert "allowed: a whole number from 3 to 1000" in refused(p2pfl("stats", ward, "--columns", "age"))
 
 
 def test_a_site_that_is_not_here_or_admits_only_some_is_named(p2pfl, tmp_path):

@@ -94,6 +94,25 @@ async def test_two_questions_one_after_the_other_are_answered_refused_and_logged
     assert [line["asker"] for line in log_of(place, "north")] == ["north", "north"]
 
 
+@pytest.mark.parametrize(
+    ("least_rows", "text"),
+    [(2**52, f"south refuses: least_rows {2**52} is above 1000"), (300, "all sites together have fewer than 300 rows")],
+)
+async def test_a_member_that_asks_for_too_many_rows_blocks_one_question_and_no_later_one(tmp_path, least_rows, text):
+    place, transport = made_ward(tmp_path, THREE), MemoryNetwork().transport
+    ends = {site: asyncio.Queue() for site in THREE[1:]}
+    federation, node, identity = parts_of(place, "south")
+    node = replace(node, stats=replace(node.stats, least_rows=least_rows))
+    async with answering(place, ("east",), transport, ends):
+        async with open_stats(federation, node, identity, transport=transport) as south:
+            running = asyncio.create_task(south.run())
+            with pytest.raises(UserError, match=text):
+                await ask(place, "north", transport, "age")
+            running.cancel()
+        async with answering(place, ("south",), transport, ends):
+            assert await ask(place, "north", transport, "age") == surveyed(asked("age"), hospitals()[:3])
+
+
 async def test_sites_that_open_no_port_answer_through_a_relay(tmp_path):
     place, ends = made_ward(tmp_path, THREE), {site: asyncio.Queue() for site in THREE[1:]}
     make_token(tmp_path / "relay.token")

@@ -31,6 +31,7 @@ from p2pfl.features.stats.query_policy import (
     PolicyAnswer,
     QueryPolicy,
     SiteTable,
+    check_bound,
     check_question,
     keep_bound,
     schema_at,
@@ -60,7 +61,6 @@ from p2pfl.features.sums.messages import SumDone, SumSettings
 from p2pfl.features.sums.sessions import MOST_BODY_BYTES, KeptSums, alone, names_of, settings_of, sum_talk
 from p2pfl.features.sums.talk import SumTalk
 from p2pfl.foreign import printable
-from p2pfl.limits import MOST_REASON
 from p2pfl.net.extensions import HandledChannel
 from p2pfl.net.links import Links
 from p2pfl.net.transport import MakeTransport
@@ -104,9 +104,18 @@ def carried_on(conversation: Conversation, sums: Sums | None) -> Arrays | Statis
 
 
 async def summed(
-    conversation: Conversation, talk: SumTalk, federation: FederationConfig, *, label: str, data: bytes
+    conversation: Conversation,
+    talk: SumTalk,
+    federation: FederationConfig,
+    *,
+    label: str,
+    data: bytes,
+    on_counted: Callable[[], object],
 ) -> Statistics:
-    """Sum stage by stage with the others. Raises UserError: a sum was refused, or as above."""
+    """Sum stage by stage with the others; `on_counted` is called before anything leaves but counts of rows.
+
+    Raises UserError: a sum was refused, or as above.
+    """
     stage = carried_on(conversation, None)
     while not isinstance(stage, Statistics):
         numbers = numbers_of(stage, *WITHIN, len(federation.members))
@@ -120,6 +129,7 @@ async def summed(
         except SpoiledSum as error:
             raise UserError(f"the sums make no sense, so some site has lied: {error}") from error
         stage = carried_on(conversation, sums)
+        on_counted()
     return stage
 
 
@@ -207,7 +217,7 @@ class StatsNode:
         asker, asked = self._name(question.asker), question.question
         answer = await self._decide(asker, asked)
         self._waiting[question.asker] -= 1
-        self._statements.answer(question, answer.least_rows, answer.refusal[:MOST_REASON])
+        self._statements.answer(question, answer.least_rows, answer.refusal)
         failure = None
         try:
             await self._take_part(question, answer)
@@ -262,7 +272,8 @@ class StatsNode:
         raise UserError("; ".join(f"{self._name(member)} refuses: {printable(why)}" for member, why in refusals))
 
     async def _survey(self, question: OpenQuestion, table: SiteTable, data: bytes) -> Statistics:
-        keep_bound(self._node.state_dir, data, question.least_rows)
+        bound = (self._node.state_dir, data, question.least_rows)
+        check_bound(*bound)
         asked = SurveyAsked(columns=question.question.columns, by=question.question.by, least_rows=question.least_rows)
         talk = sum_talk(
             settings_for(self._federation, self._index, question.id),
@@ -276,7 +287,9 @@ class StatsNode:
         self._sums.begin(question.id, talk)
         try:
             label = f"statistics {asked.least_rows}"
-            statistics = await summed(conversation, talk, self._federation, label=label, data=data)
+            statistics = await summed(
+                conversation, talk, self._federation, label=label, data=data, on_counted=lambda: keep_bound(*bound)
+            )
             await talk.farewell([member.index for member in self._federation.present])
             return statistics
         finally:
@@ -349,8 +362,7 @@ def ask(
     check_question(schema_at(federation, nodes[0]), columns, by, federation.path)
     try:
         if name is None:
-            least_rows, sites = _answers(federation, nodes, columns, by)
-            statistics = survey_here(sites, SurveyAsked(columns=columns, by=by, least_rows=least_rows))
+            statistics = _ask_here(federation, nodes, columns, by)
         else:
             statistics = asyncio.run(_ask_others(federation, nodes[0], columns, by))
     except UserError as error:
@@ -369,10 +381,10 @@ def _nodes_here(federation: FederationConfig) -> list[NodeConfig]:
     return [load_node(node_file(federation, name), federation, name) for name in names]
 
 
-def _answers(
+def _ask_here(
     federation: FederationConfig, nodes: Sequence[NodeConfig], columns: tuple[str, ...], by: str | None
-) -> tuple[int, list[SiteTable]]:
-    """Return the most of `least_rows` of all nodes, and their tables. Raises UserError: one refuses, or runs."""
+) -> Statistics:
+    """Raises UserError: a node refuses, or runs, or too few rows; StorageError."""
     least_rows, sites, refusals, digests = 0, list[SiteTable](), list[str](), list[bytes]()
     with ExitStack() as held:
         for node in nodes:
@@ -388,9 +400,13 @@ def _answers(
                 digests.append(answer.data)
         if refusals:
             raise UserError("; ".join(refusals))
-        for node, data in zip(nodes, digests, strict=True):
-            keep_bound(node.state_dir, data, least_rows)
-    return least_rows, sites
+        bounds = [(node.state_dir, data, least_rows) for node, data in zip(nodes, digests, strict=True)]
+        for bound in bounds:
+            check_bound(*bound)
+        statistics = survey_here(sites, SurveyAsked(columns=columns, by=by, least_rows=least_rows))
+        for bound in bounds:
+            keep_bound(*bound)
+    return statistics
 
 
 async def _ask_others(

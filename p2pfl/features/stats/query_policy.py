@@ -3,8 +3,9 @@
 Each question is in the log before its answer leaves. How often a member may ask is counted from that file, and so are
 the serials of its questions. Whoever gets the same figures before and after one row was added learns that row. So a
 table that differs from one about which the site has answered by too few rows is not answered about, in all its rows or
-in a group; and no table is, with another bound than before: two answers with different bounds have different bins,
-whose difference could tell of fewer rows than either shows.
+in a group; nor if these are more or fewer by too few, or what is known of a column asked about is another by too few,
+however much else has changed. And no table is, with another bound than before: two answers with different bounds have
+different bins, whose difference could tell of fewer rows than either shows.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +38,7 @@ from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.table.reading import read_table
 from p2pfl.learn.table.rows import make_layout
 from p2pfl.learn.table.schema import Schema, schema_of, with_agreed
-from p2pfl.limits import MOST_BOUNDS, MOST_REFUSALS, MOST_TABLES_KEPT
+from p2pfl.limits import MOST_BOUNDS, MOST_REASON, MOST_REFUSALS, MOST_TABLES_KEPT
 from p2pfl.node.feature import Check, Inspected
 from p2pfl.storage.disk import create_file, replace_file, storage_errors, truncate_file
 from p2pfl.system import make_folder
@@ -96,21 +99,26 @@ def check_question(schema: Schema, columns: tuple[str, ...], by: str | None, fil
 BOUNDS_FILE = "stats.bounds"
 
 
-def keep_bound(folder: Path, data: bytes, least_rows: int) -> None:
-    """Remember the bound for the table with this digest. Raises UserError: it was answered about with another one;
+def check_bound(folder: Path, data: bytes, least_rows: int) -> dict[bytes, int]:
+    """Return the bounds of tables, by digest. Raises UserError: this one was answered about with another one;
     StorageError.
     """
-    path = folder / BOUNDS_FILE
-    kept: dict[bytes, int] = _kept(path, dict[bytes, int]) or {}
-    before = kept.get(data)
-    if before is not None and before != least_rows:
+    kept: dict[bytes, int] = _kept(folder / BOUNDS_FILE, dict[bytes, int]) or {}
+    before = kept.get(data, least_rows)
+    if before != least_rows:
         text = (
             f"least_rows was {before} in an earlier question about the same table: two answers could tell of few rows"
         )
         raise UserError(text, key="stats.least_rows", value=least_rows, allowed=f"{before}, the most of all sites")
-    if before is None:
+    return kept
+
+
+def keep_bound(folder: Path, data: bytes, least_rows: int) -> None:
+    """Remember the bound of a table before anything is shown that depends on it. Raises as above."""
+    kept = check_bound(folder, data, least_rows)
+    if data not in kept:
         kept[data] = least_rows
-        _keep(path, dict([*kept.items()][-MOST_BOUNDS:]))
+        _keep(folder / BOUNDS_FILE, dict([*kept.items()][-MOST_BOUNDS:]))
 
 
 def _kept(path: Path, kind: Any) -> Any:
@@ -138,37 +146,60 @@ Rows = Counter[bytes]
 
 
 class HashedTable(Struct, frozen=True, array_like=True):
-    """Keyed hashes of rows, one after the other, by value in the column of the groups; with none there is one group."""
+    """Keyed hashes of rows, one after the other, by value in the column of the groups; with none there is one group.
+    `columns` has the same of the values that are known in each column that was asked about.
+    """
 
     by: str | None
     groups: dict[int, bytes]
-
-    def rows(self, group: int | None = None) -> Rows:
-        """The rows of a group, or of all."""
-        raw = b"".join(self.groups.values()) if group is None else self.groups.get(group, b"")
-        return Counter(raw[at : at + HASH_BYTES] for at in range(0, len(raw), HASH_BYTES))
+    columns: dict[str, dict[int, bytes]] = {}
+    """Empty in files of earlier versions."""
 
     @property
     def digest(self) -> bytes:
         """32 bytes by which sums of these rows are known, whatever is asked about them."""
-        hashes = b"".join(sorted(self.rows().elements()))
+        hashes = b"".join(sorted(_members(self.groups).elements()))
         return hashlib.blake2b(hashes, digest_size=32, person=b"p2pfl-stats-rows").digest()
 
     def is_near(self, before: HashedTable, least_rows: int) -> bool:
-        """True if the tables differ by fewer rows, but not by none, in all or in a group."""
+        """True if in all or in a group the rows, the known values of a column, or the number of either differ by fewer,
+        but not by none.
+        """
         groups = self.groups.keys() | before.groups.keys() if self.by == before.by else ()
-        pairs = [(self.rows(group), before.rows(group)) for group in (None, *groups)]
-        return any(0 < max((new - old).total(), (old - new).total()) < least_rows for new, old in pairs)
+        pairs = [(self.groups, before.groups)]
+        pairs += [(self.columns[name], before.columns[name]) for name in self.columns.keys() & before.columns.keys()]
+        return any(
+            0 < size < least_rows
+            for group in (None, *groups)
+            for mine, its in pairs
+            if mine != its
+            for new, old in [(_members(mine, group), _members(its, group))]
+            for size in (max((new - old).total(), (old - new).total()), abs(new.total() - old.total()))
+        )
 
 
-def hashed(columns: Mapping[str, NDArray[np.float64]], by: str | None, key: bytes) -> HashedTable:
-    """Hash each row of columns (n,) with a key of the site."""
+def _members(hashes: Mapping[int, bytes], group: int | None = None) -> Rows:
+    """Return the hashes of a group, or of all."""
+    raw = b"".join(hashes.values()) if group is None else hashes.get(group, b"")
+    return Counter(raw[at : at + HASH_BYTES] for at in range(0, len(raw), HASH_BYTES))
+
+
+def hashed(columns: Mapping[str, NDArray[np.float64]], by: str | None, key: bytes, asked: Iterable[str]) -> HashedTable:
+    """Hash each row of columns (n,), and each known value of those asked about, with a key of the site."""
     table = np.ascontiguousarray(np.stack([columns[name] for name in sorted(columns)], axis=1))
     groups = np.zeros(len(table)) if by is None else np.nan_to_num(columns[by], nan=-1.0)
+    names = (*asked, *([] if by is None else [by]))
+    known = {name: ~np.isnan(columns[name]) for name in names}
+    values = {name: _by_group(columns[name][known[name]] + 0.0, groups[known[name]], key) for name in names}
+    return HashedTable(by, _by_group(table, groups, key), values)
+
+
+def _by_group(table: NDArray[np.float64], groups: NDArray[np.float64], key: bytes) -> dict[int, bytes]:
+    """Hash what is at each place of a table (n, ...)."""
     hashes: dict[int, list[bytes]] = {}
     for row, group in zip(table, groups.astype(np.int64).tolist(), strict=True):
         hashes.setdefault(group, []).append(hashlib.blake2b(row.tobytes(), digest_size=HASH_BYTES, key=key).digest())
-    return HashedTable(by, {group: b"".join(sorted(hashes[group])) for group in sorted(hashes)})
+    return {group: b"".join(sorted(hashes[group])) for group in sorted(hashes)}
 
 
 class AnsweredRows:
@@ -183,10 +214,13 @@ class AnsweredRows:
         return any(table.is_near(before, least_rows) for before in self._tables)
 
     def keep(self, table: HashedTable) -> None:
-        """Remember a table; it is on the disk when this returns. Raises StorageError."""
-        if table in self._tables:
+        """Remember a table, and what was asked; it is on the disk when this returns. Raises StorageError."""
+        same = [each for each in self._tables if (each.by, each.groups) == (table.by, table.groups)]
+        columns = {name: column for each in (*same, table) for name, column in each.columns.items()}
+        if same and columns.keys() == same[0].columns.keys():
             return
-        self._tables = [*self._tables, table][-MOST_TABLES_KEPT:]
+        others = [each for each in self._tables if each not in same]
+        self._tables = [*others, msgspec.structs.replace(table, columns=columns)][-MOST_TABLES_KEPT:]
         _keep(self._path, self._tables)
 
 
@@ -210,11 +244,14 @@ class LogLine:
 
 
 class QuestionLog:
-    """The log in a node's state folder. Raises StorageError: it is damaged, or the disk refuses."""
+    """The log in a node's state folder; in memory are each asker's serial, and the latest times, at most `most` of
+    each answer. Raises StorageError: it is damaged, or the disk refuses.
+    """
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / LOG_FILE
-        self.lines: list[LogLine] = []
+    def __init__(self, folder: Path, most: int = MOST_REFUSALS) -> None:
+        self._path, self._most = folder / LOG_FILE, most
+        self._serials: dict[str, int] = {}
+        self._times: dict[tuple[str, str], list[datetime]] = {}
         with storage_errors(self._path):
             make_folder(folder)
         self._size = 0
@@ -225,39 +262,51 @@ class QuestionLog:
         facts = asdict(line) | {"time": line.time.isoformat(timespec="seconds"), "columns": list(line.columns)}
         content = json.dumps(facts, ensure_ascii=False).encode() + b"\n"
         self._size = append_record(self._path, self._size, content)
-        self.lines.append(line)
+        self._count(line)
 
     def serial(self, asker: str) -> int:
         """Return the greatest serial of a member's questions; 0 if it has asked none."""
-        return max((line.serial for line in self.lines if line.asker == asker), default=0)
+        return self._serials.get(asker, 0)
 
     def today(self, asker: str, now: datetime, answer: str) -> int:
-        """Count a member's questions of the last 24 hours, and any that the clock says are to come."""
-        return sum(line.asker == asker and line.answer == answer and line.time > now - DAY for line in self.lines)
+        """Count a member's questions of the last 24 hours, and any that the clock says are to come; `most` at most."""
+        return sum(time > now - DAY for time in self._times.get((asker, answer), ()))
+
+    def _count(self, line: LogLine) -> None:
+        self._serials[line.asker] = max(line.serial, self.serial(line.asker))
+        times = self._times.setdefault((line.asker, line.answer), [])
+        insort(times, line.time)
+        del times[: -self._most]
 
     def _read(self) -> None:
+        content = b"\n"
         try:
-            raw = self._path.read_bytes()
+            with self._path.open("rb") as file:
+                for number, content in enumerate(file, start=1):
+                    if content.endswith(b"\n"):
+                        self._count(self._line(number, content))
+                        self._size += len(content)
         except FileNotFoundError:
             create_file(self._path, b"")
-            return
         except OSError as error:
             raise StorageError(f"cannot read {self._path}: {error.strerror or error}") from error
-        whole = raw[: raw.rfind(b"\n") + 1]
-        if len(whole) < len(raw):  # a crash cut the last line off, before its answer left
-            truncate_file(self._path, len(whole))
-        self._size = len(whole)
-        for number, content in enumerate(whole.splitlines(), start=1):
-            try:
-                self.lines.append(_line_of(json.loads(content)))
-            except (TypeError, *UNREADABLE) as error:
-                text = f"{self._path}:{number} is damaged ({error}): without it nobody knows how often was asked"
-                raise StorageError(text) from None
+        if not content.endswith(b"\n"):  # a crash cut the last line off, before its answer left
+            truncate_file(self._path, self._size)
+
+    def _line(self, number: int, content: bytes) -> LogLine:
+        try:
+            line = msgspec.convert(json.loads(content), LogLine)
+        except (TypeError, *UNREADABLE) as error:
+            text = f"{self._path}:{number} is damaged ({error}): without it nobody knows how often was asked"
+            raise StorageError(text) from None
+        return line if line.time.tzinfo else replace(line, time=line.time.replace(tzinfo=UTC))
 
 
-def _line_of(facts: Any) -> LogLine:
-    line = msgspec.convert(facts, LogLine)
-    return line if line.time.tzinfo else replace(line, time=line.time.replace(tzinfo=UTC))
+def shortened(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names, or the first of them: what is refused must not fill the log."""
+    ends = accumulate(map(len, names))
+    first = tuple(name for name, end in zip(names, ends, strict=True) if end <= MOST_REASON)
+    return names if first == names else (*first, "...")
 
 
 PROGRAM = ""
@@ -289,7 +338,8 @@ class QueryPolicy:
     ) -> None:
         self._federation, self._node, self._now = federation, node, now
         self._key = identity.secret_for(f"rows of statistics of {federation.name}")
-        self._log, self._rows = QuestionLog(node.state_dir), AnsweredRows(node.state_dir)
+        self._log = QuestionLog(node.state_dir, max(MOST_REFUSALS, node.stats.a_day))
+        self._rows = AnsweredRows(node.state_dir)
 
     def next_serial(self) -> int:
         """Return a serial that this member has not used; if its log was lost, the time is later than any."""
@@ -310,11 +360,12 @@ class QueryPolicy:
         Raises StorageError: the log cannot be written, so there is no answer.
         """
         answer = self._decide(asker, columns, by, busy)
+        answer = replace(answer, refusal=answer.refusal[:MOST_REASON])
         line = LogLine(
             time=self._now(),
             asker=asker,
             serial=serial,
-            columns=columns,
+            columns=shortened(columns) if answer.refusal else columns,
             by=by,
             answer=REFUSED if answer.refusal else ANSWERED,
             reason=answer.refusal,
@@ -333,7 +384,7 @@ class QueryPolicy:
         except UserError as error:
             log.error("%s", error)  # noqa: TRY400 - the command shows errors only, and one line says all
             return PolicyAnswer(least_rows=policy.least_rows, refusal="its table cannot be read: its log says why")
-        rows = hashed(table.columns, by, self._key)
+        rows = hashed(table.columns, by, self._key, columns)
         refusal = self._refusal_of(table, rows, columns, by)
         if refusal:
             return PolicyAnswer(least_rows=policy.least_rows, refusal=refusal)
@@ -368,7 +419,8 @@ class QueryPolicy:
         if large := [name for name in columns if bool((np.abs(table.columns[name]) > MOST_SIZE).any())]:
             return f"a number in {large[0]} is too large to be summed"
         if self._rows.is_too_near(rows, self._node.stats.least_rows):
-            return f"its table has changed since an earlier question by fewer than {self._node.stats.least_rows} rows"
+            least = f"fewer than {self._node.stats.least_rows} rows"
+            return f"its table has changed since an earlier question by {least}, or values of a column"
         return ""
 
 

@@ -27,7 +27,7 @@ from p2pfl.features.sums.messages import SumMessage
 from p2pfl.features.sums.talk import CHANNEL as SUMS
 from p2pfl.features.sums.talk import Carried, SumTalk
 from p2pfl.foreign import UNREADABLE, printable
-from p2pfl.limits import CHANNEL_AT_ONCE, CHANNEL_PER_S, MOST_REASON, STATEMENTS_KEPT_S
+from p2pfl.limits import CHANNEL_AT_ONCE, CHANNEL_PER_S, MOST_LEAST_ROWS, MOST_REASON, STATEMENTS_KEPT_S
 from p2pfl.net.extensions import ExtensionChannel
 
 DOMAIN = b"p2pfl statistics 1\0"
@@ -139,7 +139,12 @@ class OpenQuestion:
 
     @property
     def refusals(self) -> dict[int, str]:
-        return {member: answer.refusal for member, answer in sorted(self.answers.items()) if answer.refusal}
+        """Why members take no part, or are not heard: nobody but a liar asks for so many rows."""
+        return {
+            member: answer.refusal or f"least_rows {answer.least_rows} is above {MOST_LEAST_ROWS}"
+            for member, answer in sorted(self.answers.items())
+            if answer.refusal or answer.least_rows > MOST_LEAST_ROWS
+        }
 
     @property
     def least_rows(self) -> int:

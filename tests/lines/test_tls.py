@@ -82,18 +82,21 @@ async def test_whoever_opens_tls_finds_neither_key_nor_federation_nor_model_and_
 
     stolen, model = OwnCertificate(certificates.cert("good"), certificates.key("good")).context, bytes(range(256))
     request = replace(REQUEST, body=model)
-    async with federation.node(0) as a, Opener(a.address(), tls=stolen) as opener:
-        async with federation.node(1, {0: f"wss://localhost:{opener.address.rpartition(':')[2]}/p2pfl"}) as b:
-            await b.until(lambda: a.open and b.open)
-            a.send(1, request)  # WebSocket masks only what the dialer says
-            await b.until(b.messages)
-            assert b"GET /p2pfl" in opener.said
-            secrets = federation.identities[0].public, binding().federation_id, model
-            assert not any(secret in opener.said for secret in secrets)
-            opener.bit = 1
-            a.send(1, request)
-            await b.until(b.reasons)
-            assert len(b.messages()) == 1
+    async with (
+        federation.node(0) as a,
+        Opener(a.address(), tls=stolen) as opener,
+        federation.node(1, {0: f"wss://localhost:{opener.address.rpartition(':')[2]}/p2pfl"}) as b,
+    ):
+        await b.until(lambda: a.open and b.open)
+        a.send(1, request)  # WebSocket masks only what the dialer says
+        await b.until(b.messages)
+        assert b"GET /p2pfl" in opener.said
+        secrets = federation.identities[0].public, binding().federation_id, model
+        assert not any(secret in opener.said for secret in secrets)
+        opener.bit = 1
+        a.send(1, request)
+        await b.until(b.reasons)
+        assert len(b.messages()) == 1
 
 
 def test_old_versions_renegotiation_and_tickets_are_refused(certificates):

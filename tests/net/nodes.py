@@ -132,7 +132,9 @@ class Federation:
 
 
 class Relay:
-    """Forwards TCP, or what is inside `tls`, to `target`, `delay_s` late. `pull_cable` leaves both ends connected to nothing, for ever silent."""
+    """Forwards TCP, or what is inside `tls`, to `target`, `delay_s` late. `pull_cable` leaves both ends connected to
+    nothing, for ever silent.
+    """
 
     def __init__(self, target: str, delay_s: float = 0.0, tls: SSLContext | None = None) -> None:
         self.delay_s, self.tls = delay_s, tls

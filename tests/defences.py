@@ -47,6 +47,14 @@ values in range: wire/test_frame.py::test_a_value_out_of_range_is_refused_from_a
 = p2pfl/engine/engine.py
 finite models: engine/test_exchange.py::test_a_bad_request_is_refused_and_leaves_no_trace
 - if not replica <= min(limit, NORM_CEILING):
+reply after its record:
+  property/test_conservation.py::test_the_weighted_sum_is_conserved_whatever_happens_to_messages_links_and_nodes
+- return Outcome(RequestApplied(peer=op.peer, request=request, reply=reply, chain=chain), change, urgent=True)
++ return Outcome(RequestApplied(peer=op.peer, request=request, reply=reply, chain=chain), change)
+= p2pfl/node/engine_thread.py
+messages held for a flush:
+  node/test_flushing.py::test_nothing_leaves_during_a_flush_and_all_that_comes_meanwhile_shares_the_next
+- if outcome.urgent and is_sent and self.durability == "exchange":
 = p2pfl/net/acceptor.py
 time to a session: net/test_refusals.py::test_a_connection_that_dawdles_is_closed
 - self._deadline = loop.call_at(self.ends_at, self.abort)
@@ -63,6 +71,8 @@ budget of members' addresses: net/test_cpu_quota.py::test_a_flood_takes_nothing_
 = p2pfl/net/link.py
 sealed heartbeats: net/test_links.py::test_a_session_over_a_line_that_holds_all_back_is_closed_by_both_ends
 - looks = 0 if self._inbox.hears() else looks + 1 -> looks = 0
+farewell: net/test_links.py::test_a_line_that_is_cut_off_is_told_from_a_session_that_its_end_closes
+- if final:
 memory of unfinished messages:
   net/test_refusals.py::test_many_neighbors_that_announce_at_once_hold_no_more_than_the_budget
 - if needed > held and self.used - held + needed > self.limit_bytes:
@@ -96,8 +106,16 @@ bounded factor: core/test_initiator.py::test_a_factor_out_of_bounds_is_never_app
 clone of a node: core/test_amending.py::test_only_the_return_of_a_process_after_another_proves_two
 - if not returned or before is None: -> if True:
 = p2pfl/core/core.py
+word of two:
+  core/test_amending.py::test_of_two_neighbors_one_alone_makes_nobody_resign_even_while_the_other_is_away
+- there = sum(not edge.line.has_ended for edge in self.edges.values())
++ there = sum(edge.is_open for edge in self.edges.values())
 word of b + 1: core/test_amending.py::test_where_b_neighbors_may_lie_one_alone_makes_nobody_resign
 - needed = max(self.settings.profile.words_needed, min(2, there)) -> needed = 1
+= p2pfl/core/messages.py
+chains of both ends: core/test_session.py::test_ends_that_cannot_go_on_do_not
+- return initiator.seq == responder.seq and initiator.chain == responder.chain
++ return initiator.seq == responder.seq
 = p2pfl/storage/disk.py
 digest of a record: storage/test_log.py::test_a_changed_byte_ends_the_log_there_and_is_reported_if_data_follow
 - if digest != next_link(link, [body], form):
@@ -134,6 +152,10 @@ clipped pulls: aggregate/test_rule_bounds.py::test_the_clipped_sum_is_robust_wit
 = p2pfl/features/relay/tickets.py
 signed nonce of a relay: relay/test_tickets.py::test_an_answer_serves_once
 - return _is_signed(registration.key, _proven_by(registration, nonce), registration.signature) -> return True
+= p2pfl/features/relay/server.py
+fresh nonce of a relay:
+  relay/test_hostile_members.py::test_a_registration_that_somebody_has_recorded_opens_no_other_line
+- now_s, nonce = self._clock(), os.urandom(32) -> now_s, nonce = self._clock(), bytes(32)
 = p2pfl/features/relay/switchboard.py
 dialed name of a relay: relay/test_switchboard.py::test_who_signs_in_by_another_name_of_the_relay_takes_nobodys_seat
 - place = (dialed, key) -> place = ("", key)
@@ -165,6 +187,9 @@ same origin: net/test_page.py::test_forged_host_and_origin_are_refused
 - if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
 token: net/test_page.py::test_under_a_name_nothing_is_told_without_the_token
 - if request.path not in self.open_paths and not may_look:
+address of who asks:
+  net/test_page.py::test_whoever_asks_from_another_machine_needs_the_token_whatever_host_it_names
+- return is_loopback(str(peer[0])) and is_loopback(_name_in(host) or "") -> return is_loopback(_name_in(host) or "")
 = p2pfl/reporting/vitals.py
 signed vitals: net/test_spread.py::test_what_its_member_has_not_signed_is_refused_and_nobody_stops
 - VerifyKey(key).verify(realm + raw[:-SIGNATURE_BYTES], raw[-SIGNATURE_BYTES:])
@@ -173,6 +198,8 @@ printable text: cli/test_hostile_pages.py::test_escapes_in_a_page_do_not_reach_t
 - return "".join(sign if sign.isprintable() or sign in keep else "?" for sign in text) -> return text
 no waiting for pipes: cli/test_score.py::test_a_pipe_a_device_or_a_folder_is_refused_at_once
 - if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+bytes of a file: config/test_tables.py::test_of_a_file_that_is_far_too_large_little_is_read
+- raw = file.read(-1 if most_bytes is None else most_bytes + 1) -> raw = file.read()
 = deploy/install.sh
 links that leave:
   deploy/test_install_checks.py::test_a_link_that_leaves_the_folder_is_refused_since_root_would_copy_what_it_names

@@ -271,8 +271,8 @@ class Core(Algorithm):
         for edge in self.edges.values():
             self.timers.note(edge)
         votes = sum(edge.line.copies.resign_requested for edge in self.edges.values())
-        there = sum(edge.is_open for edge in self.edges.values())
-        # Every connected neighbor sees both copies. If only one neighbor is connected, its word is enough.
+        # Connected or not: else one neighbor could stop the node at each start, before the others are there.
+        there = sum(not edge.line.has_ended for edge in self.edges.values())
         needed = max(self.settings.profile.words_needed, min(2, there))
         effects = self.rounds.leave(_TWO_PLACES, now, resigned=True) if votes >= needed else []
         self.resigned = self.resigned or bool(effects)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import tomllib
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -87,6 +89,17 @@ def test_a_file_that_is_too_large_is_refused_before_all_of_it_is_read(write, mon
     refused = refusal_of(write("#" * (MOST_CHARACTERS + 1)))
     assert "too large" in refused.message
     assert "2,097,152" in refused.allowed
+
+
+def test_of_a_file_that_is_far_too_large_little_is_read(write):
+    path = write("")
+    os.truncate(path, 100_000_000)
+    tracemalloc.start()
+    try:
+        assert "too large" in refusal_of(path).message
+        assert tracemalloc.get_traced_memory()[1] < 5 * MOST_CHARACTERS
+    finally:
+        tracemalloc.stop()
 
 
 def test_ten_thousand_members_fit(write):

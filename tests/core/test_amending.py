@@ -43,6 +43,7 @@ from p2pfl.core import (
     Lifetime,
     Lifetimes,
     LivesTold,
+    MemberEnded,
     MessageReceived,
     News,
     NoteLifetime,
@@ -310,15 +311,19 @@ def test_of_two_processes_the_one_that_has_run_for_less_time_stops_and_says_so_a
         assert any("one key speaks from two places" in alarm.text for alarm in only(effects, Alarm)) == stops
 
 
-def test_where_two_neighbors_are_there_one_alone_makes_nobody_resign():
-    """Two copies are heard by both."""
+@pytest.mark.parametrize("second", [2, 1])
+def test_of_two_neighbors_one_alone_makes_nobody_resign_even_while_the_other_is_away(second):
+    """Two copies will be heard by both, unless one of them has ended for good."""
     node = make_node(9, 1, 2)
     started(node)
-    for peer in (1, 2):
-        open_session(node, peer)
     resign = Resign(process=node.edges[1].common.start.name, other_ms=10**9)
+    open_session(node, 1)
     assert only(say(node, 1, resign) + say(node, 1, resign), Finish) == []
-    assert only(say(node, 2, resign), Finish) == [Finish(resigned=True)]
+    if second == 2:
+        open_session(node, 2)
+    else:
+        node.handle(MemberEnded(member=2), 0.0)
+    assert only(say(node, second, resign), Finish) == [Finish(resigned=True)]
 
 
 def test_where_b_neighbors_may_lie_one_alone_makes_nobody_resign():

@@ -19,7 +19,9 @@ from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
-from nodes import UPGRADE
+from message_kit import REQUEST
+from msgspec.structs import replace
+from nodes import UPGRADE, Relay, binding
 
 from p2pfl.errors import UserError
 from p2pfl.features.relay import make_token
@@ -66,6 +68,35 @@ async def test_a_session_is_inside_tls_where_the_address_says_so(federation, lis
     async with a.links, federation.node(1, {0: f"wss://localhost:{a.links.port}/p2pfl"}) as b:
         await b.until(lambda: a.open and b.open)
         assert b.sockets()[0].get_extra_info("ssl_object").version() == "TLSv1.3"
+
+
+async def test_whoever_opens_tls_finds_neither_key_nor_federation_nor_model_and_cannot_change_a_bit(
+    federation, certificates
+):
+    class Opener(Relay):
+        said, bit = b"", 0
+
+        def passed(self, data):
+            self.said += data
+            return data[:-1] + bytes([data[-1] ^ self.bit])
+
+    stolen, model = OwnCertificate(certificates.cert("good"), certificates.key("good")).context, bytes(range(256))
+    request = replace(REQUEST, body=model)
+    async with (
+        federation.node(0) as a,
+        Opener(a.address(), tls=stolen) as opener,
+        federation.node(1, {0: f"wss://localhost:{opener.address.rpartition(':')[2]}/p2pfl"}) as b,
+    ):
+        await b.until(lambda: a.open and b.open)
+        a.send(1, request)  # WebSocket masks only what the dialer says
+        await b.until(b.messages)
+        assert b"GET /p2pfl" in opener.said
+        secrets = federation.identities[0].public, binding().federation_id, model
+        assert not any(secret in opener.said for secret in secrets)
+        opener.bit = 1
+        a.send(1, request)
+        await b.until(b.reasons)
+        assert len(b.messages()) == 1
 
 
 def test_old_versions_renegotiation_and_tickets_are_refused(certificates):

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
+from ssl import SSLContext
 from typing import Any, Self
 
 from p2pfl.core import Message
@@ -131,10 +132,12 @@ class Federation:
 
 
 class Relay:
-    """Forwards TCP to `target`, `delay_s` late. `pull_cable` leaves both ends connected to nothing, for ever silent."""
+    """Forwards TCP, or what is inside `tls`, to `target`, `delay_s` late. `pull_cable` leaves both ends connected to
+    nothing, for ever silent.
+    """
 
-    def __init__(self, target: str, delay_s: float = 0.0) -> None:
-        self.delay_s = delay_s
+    def __init__(self, target: str, delay_s: float = 0.0, tls: SSLContext | None = None) -> None:
+        self.delay_s, self.tls = delay_s, tls
         self.host, _, self.port = target.partition(":")
         self.address = ""
         self.near: list[asyncio.StreamWriter] = []
@@ -143,7 +146,7 @@ class Relay:
         self._pumps: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self.tls)
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 

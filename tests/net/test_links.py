@@ -87,6 +87,18 @@ async def test_a_peer_that_is_busy_may_be_sent_the_same_again(federation):
         assert [type(message) for message in b.messages()] == [Request, Request, Resync]
 
 
+async def test_a_line_that_is_cut_off_is_told_from_a_session_that_its_end_closes(federation):
+    async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
+        await a.until(lambda: a.open and b.open)
+        b.links.close(0, b.open[0], "asked to")
+        await a.until(lambda: a.reasons() and a.open and b.open)
+        b.sockets()[0].abort()
+        await a.until(lambda: len(a.reasons()) == 2)
+        closed, lost = a.reasons()
+        assert closed == "closed by the peer"
+        assert lost.startswith("connection lost")
+
+
 async def test_messages_in_a_batch_with_a_fault_are_still_delivered(federation):
     """Whatever came before the fault was in order."""
     async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:

@@ -7,12 +7,16 @@ import contextlib
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
+from aiohttp.test_utils import make_mocked_request
+from aiohttp.web import HTTPUnauthorized
 
-from p2pfl.features.status import FILES, WEB, StatusPage
+from p2pfl.features.status import FILES, WEB, Guard, StatusPage
 from p2pfl.limits import PAGE_CONNECTIONS
+from p2pfl.net import Address
 
 TOKEN = "a-token-of-a-test"
 
@@ -123,6 +127,20 @@ async def test_under_a_name_nothing_is_told_without_the_token(site, path):
         for wrong in ("Bearer ", "Bearer x", f"Basic {TOKEN}", f"Bearer {TOKEN}x"):
             assert (await ask(page, path, headers=host | {"Authorization": wrong}))[0] == 401
         assert (await ask(page, path, headers=host | {"Authorization": f"Bearer {TOKEN}"}))[0] == 200
+
+
+@pytest.mark.parametrize(("peer", "may"), [("192.0.2.7", False), ("2001:db8::7", False), ("127.0.0.1", True)])
+async def test_whoever_asks_from_another_machine_needs_the_token_whatever_host_it_names(peer, may):
+    line = SimpleNamespace(get_extra_info={"peername": (peer, 5000)}.get, get_protocol=lambda: None)
+    request = make_mocked_request("GET", "/status", headers={"Host": "127.0.0.1"}, transport=line)
+    asked = []
+
+    async def show(request):
+        asked.append(request)
+
+    with contextlib.nullcontext() if may else pytest.raises(HTTPUnauthorized):
+        await Guard(listen=Address("0.0.0.0", 80)).check(request, show)
+    assert len(asked) == may
 
 
 async def test_the_page_itself_needs_no_token_to_ask_for_one(site):

@@ -66,6 +66,18 @@ async def test_who_registers_again_and_again_is_told_to_wait_and_others_are_not(
         assert answer.kind is FrameKind.WELCOME
 
 
+async def test_a_registration_that_somebody_has_recorded_opens_no_other_line(federation, network):
+    async with RelayHere(network) as relay:
+        lines = [await dialer(network)(relay.url) for _ in range(2)]
+        challenge, _ = [struct_in(unpack(await line.receive()), FrameKind.CHALLENGE, Challenge) for line in lines]
+        recorded = register(federation.identities[0], challenge, relay=f"{relay.name}/p2pfl", token=TOKEN)
+        for line in lines:
+            await line.send(pack_struct(FrameKind.REGISTER, recorded))
+        answers = [unpack(await line.receive()) for line in lines]
+        assert [answer.kind for answer in answers] == [FrameKind.WELCOME, FrameKind.REFUSED]
+        assert Refusal(number_in(answers[1])) is Refusal.FORGED
+
+
 async def test_a_relay_that_passes_a_members_answer_on_to_another_relay_gains_nothing(federation, network):
     """Neither does it throw the member out there, nor does it get the lines that others open to it."""
     a, b = federation.identities[:2]

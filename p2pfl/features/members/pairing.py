@@ -16,6 +16,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hmac import compare_digest
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
@@ -197,7 +198,8 @@ class Inviter:
 
     def _checked(self, raw: bytes, key: bytes) -> str:
         request = read_request(text := raw.decode("ascii", errors="replace"))
-        if (request.key, request.token, request.name) != (key, self.invite.token, self.invite.name):
+        is_ours = compare_digest(request.token, self.invite.token) and request.name == self.invite.name
+        if request.key != key or not is_ours:
             raise PeerFault("a request of another machine, or for another invite")
         return text
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from hmac import compare_digest
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -148,6 +149,9 @@ class IssuedInvite(msgspec.Struct):
     key: str = ""
     """The fingerprint of the key that it admitted; also empty if an earlier version recorded the admission."""
 
+    def has(self, token: bytes) -> bool:
+        return compare_digest(self.token.encode(), token.hex().encode())
+
 
 def issue(federation: FederationConfig, name: str, *, now: float, replacing: bool = False) -> Invite:
     """Make and record an invite, valid for some days from `now`. Raises UserError: this name cannot be invited."""
@@ -165,7 +169,7 @@ def require_invited(federation: FederationConfig, request: JoinRequest, *, now: 
         text = "for another federation, or for another federation.toml than the one here"
         allowed = "a request that was made with this very file: `p2pfl invite` and `join` again"
         raise UserError(text, file=federation.path, key="REQUEST", value=request.name, allowed=allowed)
-    issued = next((invite for invite in _read_invites(federation) if invite.token == request.token.hex()), None)
+    issued = next((invite for invite in _read_invites(federation) if invite.has(request.token)), None)
     allowed = f"the answer to a new invite: `p2pfl invite {federation.path.parent.name} {request.name}`"
     if issued is None or issued.name != request.name:
         raise UserError(
@@ -197,7 +201,7 @@ def use_up(federation: FederationConfig, request: JoinRequest) -> None:
     """Mark the invite that this request answers as used."""
     issued = _read_invites(federation)
     for invite in issued:
-        if invite.token == request.token.hex():
+        if invite.has(request.token):
             invite.used, invite.key = True, fingerprint(request.key)
     _remember(federation, issued)
 

@@ -41,6 +41,15 @@ ETC = Path("/etc/netns")
 """Where `ip netns exec` looks for what it shows in /etc."""
 SLOW_LINE = Path(__file__).with_name("slow_line.py")
 _COUNT = itertools.count()
+SSH = """#!/bin/sh
+host=$1; shift
+cd "{machines}/$host" && exec ip netns exec "{prefix}-${{host%%.*}}" sh -c "$*"
+"""
+SCP = """#!/bin/sh
+[ "$1" = -r ] && shift
+for last; do :; done
+while [ $# -gt 1 ]; do cp -r "$1" "{machines}/${{last%%:*}}/${{last#*:}}"; shift; done
+"""
 
 
 def why_not() -> str | None:
@@ -227,6 +236,12 @@ class Lan:
         host = self.hosts[name] = Host(self, name, len(self.hosts) + 1, line)
         host._attach()
         return host
+
+    def write_ssh(self, tools: Path, machines: Path) -> None:
+        """Write an `ssh` and an `scp` that go to its hosts, each of which has a folder of its own in `machines`."""
+        for name, script in (("ssh", SSH), ("scp", SCP)):
+            (tools / name).write_text(script.format(machines=machines, prefix=self.prefix), encoding="utf-8")
+            (tools / name).chmod(0o755)
 
     def ip(self, *words: object) -> str:
         """The command `ip` of the switch."""

@@ -39,26 +39,15 @@ def lean(_, models):
     return models[3] + 2.5
 
 
-def flipped(_, models):
-    return -3 * models[3]
-
-
-def copied(own, _):
-    return own
-
-
-def mean_of(own, models):
-    return np.mean([own, models[1], models[2], models[4], models[5]], axis=0)
-
-
 @pytest.mark.parametrize(
     ("lie", "kind"),
     [
         (lean, "looks-unlike"),
-        (flipped, "looks-unlike"),
-        (copied, "sends-back"),
-        (mean_of, "sends-back"),
+        (lambda _, models: -3 * models[3], "looks-unlike"),
+        (lambda own, _: own, "sends-back"),
+        (lambda own, models: np.mean([own, models[1], models[2], models[4], models[5]], axis=0), "sends-back"),
     ],
+    ids=["lean", "flipped", "copied", "mean of the others"],
 )
 def test_after_twenty_rounds_and_not_before_it_is_named_who_lies_and_nobody_else(lie, kind):
     assert kinds(looked(19, _3=lie)) == []

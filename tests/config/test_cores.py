@@ -1,27 +1,13 @@
 """How far a node must look before it begins."""
 
-from pathlib import Path
-
 import pytest
 
-from p2pfl.config import FARTHEST, FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig, all_hops, hops
-from topologies import build
+from p2pfl.config import FARTHEST, all_hops, hops
+from sim import describe
 
 
 def federation(spec, nodes):
-    graph = build(spec, nodes, seed=3)
-    members = tuple(Member(index=i, name=f"n{i}", key=bytes(32), address=None) for i in range(nodes))
-    return FederationConfig(
-        path=Path("f.toml"),
-        name="f",
-        seed=0,
-        topology=spec,
-        task=TaskConfig(),
-        training=TrainingConfig(),
-        gossip=GossipConfig(),
-        members=members,
-        edges=graph.edges,
-    )
+    return describe(nodes=nodes, topology=spec, seed=3)
 
 
 @pytest.mark.parametrize("spec", ["ring", "star", "complete", "random-regular:degree=3", "path"])

@@ -4,33 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from p2pfl.core import (
-    NO_CHAIN,
-    ApplyReply,
-    ApplyRequest,
-    Bootstrap,
-    CommitRound,
-    Conservative,
-    Core,
-    Freeze,
-    Hello,
-    Memory,
-    MessageReceived,
-    Reply,
-    ReplyApplied,
-    Request,
-    RequestApplied,
-    RequestFrozen,
-    Robust,
-    RoundCommitted,
-    Send,
-    SessionOpened,
-    Settings,
-    Started,
-    bitmap,
-    parse_staleness,
-    request_digest,
-)
+from p2pfl import core
 
 SAMPLES = 30.0
 WEIGHT = SAMPLES / 2
@@ -43,8 +17,10 @@ def settings(*, liars=None, least=0, gamma=1.0, gammas=None, **changes):
         "rounds": 3,
         "time_s": None,
         "closing_rounds": 2,
-        "profile": Robust(liars=liars, least=least) if liars else Conservative(gamma=gamma, gammas=gammas or {}),
-        "staleness": parse_staleness("hinge-polynomial:4,0.5"),
+        "profile": core.Robust(liars=liars, least=least)
+        if liars
+        else core.Conservative(gamma=gamma, gammas=gammas or {}),
+        "staleness": core.parse_staleness("hinge-polynomial:4,0.5"),
         "speed_limit": 1.0,
         "start_wait_s": 2.0,
         "linger_s": 5.0,
@@ -52,7 +28,7 @@ def settings(*, liars=None, least=0, gamma=1.0, gammas=None, **changes):
         "exchanges_per_s": 200.0,
         "audit_every": 64,
     }
-    return Settings(**(plain | changes))
+    return core.Settings(**(plain | changes))
 
 
 def only(effects, *kinds):
@@ -67,15 +43,15 @@ def hello(**changes):
         "pending": None,
         "request_digest": b"",
         "has_replicas": True,
-        "chain": NO_CHAIN,
-        "chain_before": NO_CHAIN,
+        "chain": core.NO_CHAIN,
+        "chain_before": core.NO_CHAIN,
         "version": 0,
         "closing": None,
         "level": 0,
         "done": False,
         "have_yours": False,
     }
-    return Hello(**(plain | changes))
+    return core.Hello(**(plain | changes))
 
 
 def own_hello(**changes):
@@ -95,8 +71,8 @@ def request(**changes):
         "audit": b"",
         "body": b"body",
     }
-    unsigned = Request(**(plain | changes))
-    return replace(unsigned, digest=request_digest(unsigned))
+    unsigned = core.Request(**(plain | changes))
+    return replace(unsigned, digest=core.request_digest(unsigned))
 
 
 def reply_to(asked, **changes):
@@ -109,7 +85,7 @@ def reply_to(asked, **changes):
         "pace_s": 0.0,
         "body": b"answer",
     }
-    return Reply(**(plain | changes))
+    return core.Reply(**(plain | changes))
 
 
 def make_node(
@@ -128,14 +104,14 @@ def make_node(
     **changes,
 ):
     """A `young` node has not trained yet and mixes with nobody; others here are past that, whatever they count."""
-    node = Core(
+    node = core.Core(
         index=index,
         neighbors=neighbors,
         settings=settings(**changes),
         samples=samples,
         durable=durable,
         turns=turns,
-        memory=Memory(
+        memory=core.Memory(
             fresh=fresh,
             version=version,
             rounds=rounds_done,
@@ -149,19 +125,19 @@ def make_node(
 
 
 def say(node, peer, message, now=0.0, session=1):
-    return node.handle(MessageReceived(peer=peer, session=session, message=message), now)
+    return node.handle(core.MessageReceived(peer=peer, session=session, message=message), now)
 
 
 def open_session(node, peer, now=0.0, session=1, greeting=None):
     """Session up and both greetings through; what that leads to."""
-    effects = node.handle(SessionOpened(peer=peer, session=session), now)
+    effects = node.handle(core.SessionOpened(peer=peer, session=session), now)
     return effects + say(node, peer, greeting or hello(), now, session)
 
 
 def has_completed(node, *peers, now=0.0):
     """These neighbors have trained all that they had to: they do not keep the node from its end."""
     for peer in peers:
-        node.members.hear(peer, 0, bitmap(1 << peer), bitmap(1 << peer), now)
+        node.members.hear(peer, 0, core.bitmap(1 << peer), core.bitmap(1 << peer), now)
 
 
 def frozen(op, **changes):
@@ -172,30 +148,30 @@ def frozen(op, **changes):
 
 def freeze(node, effects, now=0.0, body=b"body"):
     """Answer the one Freeze among `effects`; the request, and what follows."""
-    (op,) = only(effects, Freeze)
+    (op,) = only(effects, core.Freeze)
     built = frozen(op, body=body)
-    return built, node.handle(RequestFrozen(peer=op.peer, request=built), now)
+    return built, node.handle(core.RequestFrozen(peer=op.peer, request=built), now)
 
 
 def apply_request(node, effects, now=0.0, chain=b"c" * 16):
     """Answer the one ApplyRequest among `effects`; the reply, and what follows."""
-    (op,) = only(effects, ApplyRequest)
+    (op,) = only(effects, core.ApplyRequest)
     reply = reply_to(op.request, version=op.version, factor=op.factor, pace_s=op.pace_s)
-    event = RequestApplied(peer=op.peer, request=op.request, reply=reply, chain=chain)
+    event = core.RequestApplied(peer=op.peer, request=op.request, reply=reply, chain=chain)
     return reply, node.handle(event, now)
 
 
 def apply_reply(node, effects, now=0.0, chain=b"c" * 16):
     """Answer the one ApplyReply among `effects`; what follows."""
-    (op,) = only(effects, ApplyReply)
-    return node.handle(ReplyApplied(peer=op.peer, reply=op.reply, chain=chain), now)
+    (op,) = only(effects, core.ApplyReply)
+    return node.handle(core.ReplyApplied(peer=op.peer, reply=op.reply, chain=chain), now)
 
 
 def commit(node, effects, now, *, samples=int(SAMPLES), failed=False):
     """Answer the one CommitRound among `effects`; what follows."""
-    (op,) = only(effects, CommitRound)
+    (op,) = only(effects, core.CommitRound)
     rounds = node.facts.rounds + op.trained
-    return node.handle(RoundCommitted(version=op.version, rounds=rounds, samples=samples, failed=failed), now)
+    return node.handle(core.RoundCommitted(version=op.version, rounds=rounds, samples=samples, failed=failed), now)
 
 
 def initiator(**changes):
@@ -220,7 +196,7 @@ def pending_initiator(**changes):
 
 def exchange_as_initiator(node, effects, now=0.0, version=1, factor=0.0):
     """One whole transaction from its Freeze on; what follows it."""
-    peer = only(effects, Freeze)[0].peer
+    peer = only(effects, core.Freeze)[0].peer
     asked, _ = freeze(node, effects, now)
     return apply_reply(node, say(node, peer, reply_to(asked, version=version, factor=factor), now), now)
 
@@ -228,12 +204,12 @@ def exchange_as_initiator(node, effects, now=0.0, version=1, factor=0.0):
 def filled(node, effects, *, now=0.0):
     """Ticks and exchanges until the node starts from the median; the effects then."""
     for _ in range(60):
-        if only(effects, Bootstrap):
+        if only(effects, core.Bootstrap):
             return effects
         after = []
-        for op in only(effects, Freeze):
+        for op in only(effects, core.Freeze):
             after += exchange_as_initiator(node, [op], now, version=50)
-        for op in only(effects, CommitRound):
+        for op in only(effects, core.CommitRound):
             after += commit(node, [op], now)
         effects = after
     raise AssertionError("never filled")
@@ -245,7 +221,7 @@ def known_to(record):
 
 
 def started(node, now=0.0):
-    return node.handle(Started(), now)
+    return node.handle(core.Started(), now)
 
 
 def begun_alone(node, now=0.0):
@@ -254,4 +230,4 @@ def begun_alone(node, now=0.0):
 
 
 def sent(effects):
-    return [effect.message for effect in only(effects, Send)]
+    return [effect.message for effect in only(effects, core.Send)]

@@ -7,21 +7,7 @@ import itertools
 
 from core_kit import SAMPLES, frozen, hello, make_node, reply_to
 
-from p2pfl.core import (
-    ApplyReply,
-    CommitRound,
-    Freeze,
-    MessageReceived,
-    ReplyApplied,
-    Request,
-    RequestFrozen,
-    RoundCommitted,
-    RoundTrained,
-    Send,
-    SessionOpened,
-    Started,
-    StartRound,
-)
+from p2pfl import core
 
 CHAIN = b"c" * 16
 
@@ -34,10 +20,10 @@ class PacedNode:
         self.node = make_node(0, *answers, **({"start_wait_s": 0.0, "rounds": 10**6} | changes))
         self.now, self.rounds, self.exchanges = 0.0, 0, dict.fromkeys(answers, 0)
         self.numbers, self.events = itertools.count(), []
-        self.take(Started())
+        self.take(core.Started())
         for peer in answers:
-            self.take(SessionOpened(peer=peer, session=1))
-            self.take(MessageReceived(peer=peer, session=1, message=hello()))
+            self.take(core.SessionOpened(peer=peer, session=1))
+            self.take(core.MessageReceived(peer=peer, session=1, message=hello()))
 
     def run(self, until):
         """To a time; the rounds a second since the last call."""
@@ -65,23 +51,23 @@ class PacedNode:
     def carry_out(self, effects):
         for effect in effects:
             match effect:
-                case StartRound():
-                    trained = RoundTrained(steps=1, samples=int(SAMPLES), waited_s=self.waited_s)
+                case core.StartRound():
+                    trained = core.RoundTrained(steps=1, samples=int(SAMPLES), waited_s=self.waited_s)
                     self.later(self.now + self.train_s + self.waited_s, trained)
-                case CommitRound(version=version, trained=trained):
+                case core.CommitRound(version=version, trained=trained):
                     self.rounds += trained
-                    done = RoundCommitted(version=version, rounds=self.rounds, samples=int(SAMPLES), failed=False)
+                    done = core.RoundCommitted(version=version, rounds=self.rounds, samples=int(SAMPLES), failed=False)
                     self.later(self.now, done)
-                case Freeze():
-                    self.later(self.now, RequestFrozen(peer=effect.peer, request=frozen(effect)))
-                case Send(peer=peer, message=Request() as asked):
+                case core.Freeze():
+                    self.later(self.now, core.RequestFrozen(peer=effect.peer, request=frozen(effect)))
+                case core.Send(peer=peer, message=core.Request() as asked):
                     if asked.seq > self.exchanges[peer]:  # not a repeat
                         self.exchanges[peer] = asked.seq
                         reply = reply_to(asked, version=asked.seq)
-                        answer = MessageReceived(peer=peer, session=1, message=reply)
+                        answer = core.MessageReceived(peer=peer, session=1, message=reply)
                         self.later(self.answers[peer](self.now), answer)
-                case ApplyReply(peer=peer, reply=reply):
-                    self.later(self.now, ReplyApplied(peer=peer, reply=reply, chain=CHAIN))
+                case core.ApplyReply(peer=peer, reply=reply):
+                    self.later(self.now, core.ReplyApplied(peer=peer, reply=reply, chain=CHAIN))
 
 
 def takes(seconds):

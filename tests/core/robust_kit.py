@@ -6,24 +6,7 @@ from collections import deque
 
 from core_kit import SAMPLES, frozen, known_to, make_node, open_session, reply_to, say, started
 
-from p2pfl.core import (
-    Alarm,
-    ApplyReply,
-    Bootstrap,
-    Bootstrapped,
-    CommitRound,
-    Freeze,
-    Mix,
-    Mixed,
-    ReplyApplied,
-    Request,
-    RequestFrozen,
-    RoundCommitted,
-    RoundTrained,
-    Send,
-    SessionClosed,
-    StartRound,
-)
+from p2pfl import core
 from tests.invariants import check_invariants
 
 
@@ -55,18 +38,18 @@ class Around:
     def lose(self, *peers):
         for peer in peers:
             number = self.node.edges[peer].line.session
-            self.carry_out(self.node.handle(SessionClosed(peer=peer, session=number), self.now))
+            self.carry_out(self.node.handle(core.SessionClosed(peer=peer, session=number), self.now))
 
     def rounds(self, count, *, pace_s=0.1):
         """So many local rounds, and what they lead to; silent neighbors are waited for."""
         for _ in range(count):
             self.now += pace_s
-            self.carry_out(self.node.handle(RoundTrained(steps=1, samples=int(SAMPLES)), self.now))
+            self.carry_out(self.node.handle(core.RoundTrained(steps=1, samples=int(SAMPLES)), self.now))
             self.wait()
 
     def wait(self):
         """Until the next round begins, or nothing is due."""
-        while not isinstance(self.last(StartRound, CommitRound, Mix, Bootstrap), StartRound):
+        while not isinstance(self.last(core.StartRound, core.CommitRound, core.Mix, core.Bootstrap), core.StartRound):
             self.now = self.node.deadline()
             self.carry_out(self.node.wake(self.now))
 
@@ -77,7 +60,7 @@ class Around:
         return [effect for effect in self.seen if isinstance(effect, kinds)]
 
     def alarms(self, *kinds):
-        return [alarm.kind for alarm in self.of(Alarm) if alarm.kind in kinds]
+        return [alarm.kind for alarm in self.of(core.Alarm) if alarm.kind in kinds]
 
     def carry_out(self, effects):
         waiting = deque(effects)
@@ -90,19 +73,19 @@ class Around:
     def answer(self, effect):
         handle = self.node.handle
         match effect:
-            case Freeze(peer=peer):
-                return handle(RequestFrozen(peer=peer, request=frozen(effect)), self.now)
-            case Send(peer=peer, message=Request() as asked) if peer not in self.silent:
+            case core.Freeze(peer=peer):
+                return handle(core.RequestFrozen(peer=peer, request=frozen(effect)), self.now)
+            case core.Send(peer=peer, message=core.Request() as asked) if peer not in self.silent:
                 told = {"weight": self.weights.get(peer, SAMPLES), "pace_s": self.paces.get(peer, 0.1)}
                 return say(self.node, peer, reply_to(asked, version=asked.version, **told), self.now, effect.session)
-            case ApplyReply(peer=peer, reply=reply):
-                return handle(ReplyApplied(peer=peer, reply=reply, chain=b"c" * 16), self.now)
-            case CommitRound(version=version, trained=trained):
+            case core.ApplyReply(peer=peer, reply=reply):
+                return handle(core.ReplyApplied(peer=peer, reply=reply, chain=b"c" * 16), self.now)
+            case core.CommitRound(version=version, trained=trained):
                 done = self.node.facts.rounds + trained
-                event = RoundCommitted(version=version, rounds=done, samples=int(SAMPLES), failed=False)
+                event = core.RoundCommitted(version=version, rounds=done, samples=int(SAMPLES), failed=False)
                 return handle(event, self.now)
-            case Mix():
-                return handle(Mixed(failed=self.fails, moved=self.moves), self.now)
-            case Bootstrap():
-                return handle(Bootstrapped(), self.now)
+            case core.Mix():
+                return handle(core.Mixed(failed=self.fails, moved=self.moves), self.now)
+            case core.Bootstrap():
+                return handle(core.Bootstrapped(), self.now)
         return []

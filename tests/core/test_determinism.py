@@ -8,30 +8,7 @@ import numpy as np
 import pytest
 from core_kit import hello, make_node, reply_to, request
 
-from p2pfl.core import (
-    ApplyReply,
-    ApplyRequest,
-    Ask,
-    Busy,
-    CommitRound,
-    Done,
-    Freeze,
-    MessageReceived,
-    Ready,
-    Refused,
-    ReplyApplied,
-    RequestApplied,
-    RequestFrozen,
-    Resync,
-    RoundCommitted,
-    RoundTrained,
-    SessionClosed,
-    SessionOpened,
-    Started,
-    StartRound,
-    StorageFailed,
-    StorageRestored,
-)
+from p2pfl import core
 from tests.invariants import check_invariants
 
 
@@ -39,23 +16,23 @@ def answer(chance, effect, node):
     """What an engine might say to an operation; None for what needs no answer."""
     refuses = chance.random() < 0.05
     match effect:
-        case Freeze():
+        case core.Freeze():
             built = request(incarnation=effect.incarnation, seq=effect.seq, version=effect.version, echo=effect.echo)
-            return RequestFrozen(peer=effect.peer, request=built)
-        case ApplyRequest(request=asked):
+            return core.RequestFrozen(peer=effect.peer, request=built)
+        case core.ApplyRequest(request=asked):
             if refuses:
-                return Refused(peer=effect.peer, message=asked, reason="no")
+                return core.Refused(peer=effect.peer, message=asked, reason="no")
             reply = reply_to(asked, factor=effect.factor, version=effect.version)
-            return RequestApplied(peer=effect.peer, request=asked, reply=reply, chain=chance.bytes(16))
-        case ApplyReply(reply=reply):
+            return core.RequestApplied(peer=effect.peer, request=asked, reply=reply, chain=chance.bytes(16))
+        case core.ApplyReply(reply=reply):
             if refuses:
-                return Refused(peer=effect.peer, message=reply, reason="no")
-            return ReplyApplied(peer=effect.peer, reply=reply, chain=chance.bytes(16))
-        case CommitRound():
+                return core.Refused(peer=effect.peer, message=reply, reason="no")
+            return core.ReplyApplied(peer=effect.peer, reply=reply, chain=chance.bytes(16))
+        case core.CommitRound():
             rounds = node.facts.rounds + effect.trained
-            return RoundCommitted(version=effect.version, rounds=rounds, samples=30, failed=False)
-        case StartRound():
-            return RoundTrained(steps=3, samples=30)
+            return core.RoundCommitted(version=effect.version, rounds=rounds, samples=30, failed=False)
+        case core.StartRound():
+            return core.RoundTrained(steps=3, samples=30)
     return None
 
 
@@ -71,11 +48,11 @@ def said(chance, edge):
         hello(incarnation=incarnation, seq=record.seq, chain=record.chain),
         request(incarnation=incarnation, seq=max(1, seq), version=int(chance.integers(9))),
         reply_to(asked, version=int(chance.integers(9))),
-        Ready(version=int(chance.integers(20)), closing=None),
-        Resync(incarnation=incarnation),
-        Ask(incarnation=incarnation, seq=seq, request_digest=asked.digest),
-        Busy(incarnation=incarnation, seq=seq, retry_after_s=1.0),
-        Done(version=5),
+        core.Ready(version=int(chance.integers(20)), closing=None),
+        core.Resync(incarnation=incarnation),
+        core.Ask(incarnation=incarnation, seq=seq, request_digest=asked.digest),
+        core.Busy(incarnation=incarnation, seq=seq, retry_after_s=1.0),
+        core.Done(version=5),
     ][int(chance.choice(8, p=[0.2, 0.25, 0.25, 0.1, 0.05, 0.05, 0.05, 0.05]))]
 
 
@@ -90,20 +67,20 @@ def random_life(seed, steps=300):
         edge = node.edges[peer]
         pick = chance.random()
         if step == 0:
-            event = Started()
+            event = core.Started()
         elif owed and pick < 0.5:
             event = owed.pop(0)
         elif pick < 0.58 or edge.line.session is None:
             session += 1
-            event = SessionOpened(peer=peer, session=session)
+            event = core.SessionOpened(peer=peer, session=session)
         elif pick < 0.6:
-            event = SessionClosed(peer=peer, session=edge.line.session)
+            event = core.SessionClosed(peer=peer, session=edge.line.session)
         elif pick < 0.602:
-            event = StorageFailed()
+            event = core.StorageFailed()
         elif node.facts.halted and pick < 0.7:
-            event = StorageRestored()
+            event = core.StorageRestored()
         else:
-            event = MessageReceived(peer=peer, session=edge.line.session, message=said(chance, edge))
+            event = core.MessageReceived(peer=peer, session=edge.line.session, message=said(chance, edge))
         made = node.handle(event, now)
         check_invariants(node)
         deadline = node.deadline()
@@ -119,11 +96,13 @@ def test_a_life_replayed_gives_the_same_effects_and_no_timer_is_ever_in_the_past
     events, effects = random_life(seed)
     node = make_node(1, 0, 2, 3, start_wait_s=1.0, exchanges_per_s=5.0)
     assert [node.handle(event, now) for event, now in copy.deepcopy(events)] == effects
-    assert any(isinstance(effect, Freeze | ApplyRequest | ApplyReply) for made in effects for effect in made)
+    assert any(
+        isinstance(effect, core.Freeze | core.ApplyRequest | core.ApplyReply) for made in effects for effect in made
+    )
 
 
 def test_the_order_in_which_neighbors_are_named_does_not_matter():
     one, other = make_node(2, 0, 1, 3), make_node(2, 3, 1, 0)
     for node in (one, other):
-        node.handle(Started(), 0.0)
+        node.handle(core.Started(), 0.0)
     assert list(one.edges) == list(other.edges) == [0, 1, 3]

@@ -39,18 +39,7 @@ class Pair:
 
     def freeze(self, *, audit=False):
         self.seq += 1
-        operation = Freeze(
-            peer=1,
-            incarnation=0,
-            seq=self.seq,
-            version=self.seq,
-            echo=None,
-            weight=15.0,
-            staleness=1.0,
-            pace_s=0.0,
-            audit=audit,
-        )
-        return self.run(0, operation).request
+        return self.run(0, asking(1, seq=self.seq, version=self.seq, weight=15.0, audit=audit)).request
 
     def apply_request(self, request, factor=15.0):
         return self.run(
@@ -85,6 +74,12 @@ class Pair:
             index,
             CommitRound(version=state.version + 1, trained=True, rho=rho, elapsed_s=1.0, least_samples=least),
         )
+
+
+def asking(peer, **changes):
+    """The operation that makes a request."""
+    plain = {"incarnation": 0, "seq": 1, "version": 1, "echo": None, "weight": 1.0, "staleness": 1.0, "pace_s": 0.0}
+    return Freeze(peer=peer, **({"audit": False} | plain | changes))
 
 
 def replayed(start, changes, codecs, method):

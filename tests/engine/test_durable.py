@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pair import Pair, picture, replayed
+from pair import Pair, asking, picture, replayed
 
 from p2pfl.compress import make_compressor
 from p2pfl.config import TrainingConfig
@@ -20,7 +20,6 @@ from p2pfl.core import (
     Bootstrap,
     CommitRound,
     EdgeRecord,
-    Freeze,
     RequestApplied,
     ResetEdge,
 )
@@ -88,18 +87,7 @@ def test_whatever_leaves_the_node_must_be_on_disk_before_and_nothing_else_hurrie
     tick = CommitRound(version=1, trained=False, rho=0.0, elapsed_s=0.0, least_samples=0.0)
     assert not pair.engines[0].run(tick).urgent
     assert pair.engines[0].run(Bootstrap(peers=(1,))).urgent
-    op = Freeze(
-        peer=1,
-        incarnation=0,
-        seq=2,
-        version=1,
-        echo=None,
-        weight=1.0,
-        staleness=1.0,
-        pace_s=0.0,
-        audit=False,
-    )
-    assert pair.engines[0].run(op).urgent
+    assert pair.engines[0].run(asking(1, seq=2)).urgent
 
 
 def through_json(header):
@@ -365,17 +353,8 @@ class Triangle:
         else:
             self.seq[edge] += 1
             incarnation = self.engines[first].state.edges[second].record.incarnation
-            freeze = Freeze(
-                peer=second,
-                incarnation=incarnation,
-                seq=self.seq[edge],
-                version=1,
-                echo=None,
-                weight=5.0,
-                staleness=1.0,
-                pace_s=0.0,
-                audit=self.seq[edge] % 2 == 0,
-            )
+            seq = self.seq[edge]
+            freeze = asking(second, incarnation=incarnation, seq=seq, weight=5.0, audit=seq % 2 == 0)
             self.requests[edge] = self.run(first, freeze).request
 
     def reset(self, edge):

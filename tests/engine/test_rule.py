@@ -6,10 +6,10 @@ import copy
 
 import numpy as np
 import pytest
-from pair import Pair, picture
+from pair import Pair, asking, picture
 
 from p2pfl.aggregate import Mixture, make_rule
-from p2pfl.core import CommitRound, Freeze, Mix, Mixed, Refused
+from p2pfl.core import CommitRound, Mix, Mixed, Refused
 from p2pfl.engine import Codecs, Engine, ModelWasReplaced, NodeState, change, entry, redo
 from p2pfl.errors import LearningError
 
@@ -200,9 +200,7 @@ def halved():
 
 
 def shown_to(engine, peer):
-    op = {"incarnation": 0, "seq": 1, "version": 1, "echo": None, "weight": 1.0, "staleness": 1.0, "pace_s": 0.0}
-    request = engine.run(Freeze(peer=peer, audit=False, **op)).event.request
-    return np.frombuffer(request.body, "<f4")
+    return np.frombuffer(engine.run(asking(peer)).event.request.body, "<f4")
 
 
 def commit(engine):

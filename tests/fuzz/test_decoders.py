@@ -16,8 +16,6 @@ import pytest
 from decoders import DECODERS
 from many_inputs import CORPUS, Trial, corpus, made, main
 from message_kit import ASIDE
-from msgspec import msgpack
-from vitals_kit import ROW
 
 from p2pfl.errors import PeerFault
 
@@ -37,30 +35,6 @@ def test_the_bytes_of_every_message_of_a_side_channel_are_pinned(channel, messag
 def test_a_message_above_its_channel_s_bound_is_refused(channel):
     with pytest.raises(PeerFault):
         channel.unpack(bytes(channel.most_bytes + 1))
-
-
-# --- before there is a session ------------------------------------------------------------------------------------
-
-BAD_TOPOLOGY = b"\x99\x01\xc4\x20" + bytes(32) + b"\x01\xc4\x00\xa1\xff"
-"""The beginning of a charter with a text that is none."""
-BAD_PHASE = b"\xdc\x00\x14\x01\x01\x01\xa1\xff"
-"""That of a row of vitals."""
-DEEP_ROW = b"\xdc\x00\x40" + msgpack.encode(ROW)[3:] + b"\x91" * 4000
-"""A row with a field of a later version, nested deeper than Python can go."""
-
-
-@pytest.mark.parametrize(
-    ("name", "raw"),
-    [
-        ("charter", bytes(96) + BAD_TOPOLOGY),
-        ("charter", bytes(96) + BAD_TOPOLOGY[:4] + bytes(32) + b"\x91" * 4000),
-        ("vitals", BAD_PHASE + bytes(64)),
-        ("vitals", DEEP_ROW + bytes(64)),
-    ],
-    ids=["bad topology", "deep charter", "bad phase", "deep row"],
-)
-def test_what_anybody_may_send_before_it_is_proven_is_refused_or_read(name, raw):
-    Trial(DECODERS[name])(raw)
 
 
 # --- every decoder ------------------------------------------------------------------------------------------------

@@ -74,17 +74,6 @@ def test_the_first_three_commands_for_five_machines_give_a_federation_without_mi
     assert '\n# listen = "0.0.0.0:0"' in (tmp_path / "ward/pi5/node.toml").read_text(encoding="utf-8")
 
 
-SSH = """#!/bin/sh
-host=$1; shift
-cd "{machines}/$host" && exec ip netns exec "{prefix}-$host" sh -c "$*"
-"""
-SCP = """#!/bin/sh
-[ "$1" = -r ] && shift
-for last; do :; done
-while [ $# -gt 1 ]; do cp -r "$1" "{machines}/${{last%%:*}}/${{last#*:}}"; shift; done
-"""
-
-
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(why_not() is not None, reason=f"no LAN in a box: {why_not()}")
@@ -97,9 +86,7 @@ def test_five_machines_learn_by_its_five_commands(tmp_path):
         for number in range(1, 6):
             lan.host(f"pi{number}")
             (machines / f"pi{number}").mkdir(parents=True)
-        for name, script in (("ssh", SSH), ("scp", SCP)):
-            (tools / name).write_text(script.format(machines=machines, prefix=lan.prefix), encoding="utf-8")
-            (tools / name).chmod(0o755)
+        lan.write_ssh(tools, machines)
         assert shutil.which("sh")
         pages.shell(tmp_path, FIVE.replace("rounds = 2000", "rounds = 40"), timeout_s=540)
     for number in range(1, 6):

@@ -26,15 +26,6 @@ from p2pfl.storage import peek
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 DEADLINE_S = 240.0
-SSH = """#!/bin/sh
-host=$1; shift
-cd "{machines}/$host" && exec ip netns exec "{prefix}-${{host%%.*}}" sh -c "$*"
-"""
-SCP = """#!/bin/sh
-[ "$1" = -r ] && shift
-for last; do :; done
-while [ $# -gt 1 ]; do cp -r "$1" "{machines}/${{last%%:*}}/${{last#*:}}"; shift; done
-"""
 
 
 class Desk:
@@ -46,11 +37,10 @@ class Desk:
         self.tools.mkdir()
         for name in machines:
             (self.machines / name).mkdir(parents=True)
-        python = f'#!/bin/sh\nexec "{sys.executable}" -m p2pfl.cli.main "$@"\n'
-        for name, script in (("ssh", SSH), ("scp", SCP), ("p2pfl", python)):
-            text = script if name == "p2pfl" else script.format(machines=self.machines, prefix=net.prefix)
-            (self.tools / name).write_text(text, encoding="utf-8")
-            (self.tools / name).chmod(0o755)
+        net.write_ssh(self.tools, self.machines)
+        program = self.tools / "p2pfl"
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m p2pfl.cli.main "$@"\n', encoding="utf-8")
+        program.chmod(0o755)
         self.environment = os.environ | {"PATH": f"{self.tools}:{os.environ['PATH']}", "PYTHONPATH": f"{pages.ROOT}"}
         self.begun_at = time.monotonic()
 

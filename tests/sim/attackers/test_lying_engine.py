@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from pair import asking
 
 from p2pfl.aggregate import make_rule
 from p2pfl.compress import make_compressor
-from p2pfl.core import ApplyReply, ApplyRequest, Freeze, Refused, ReplyApplied, RequestApplied
+from p2pfl.core import ApplyReply, ApplyRequest, Refused, ReplyApplied, RequestApplied
 from p2pfl.engine import NORM_CEILING, Codecs, Engine, NodeState, RuleMixer
 from sim import ATTACKS, BOAST, Deceiver, parse_attack
 
@@ -50,18 +51,7 @@ def honest(index=HONEST, spec="q8"):
 
 
 def ask(engine, peer, seq=1):
-    operation = Freeze(
-        peer=peer,
-        incarnation=0,
-        seq=seq,
-        version=1,
-        echo=None,
-        weight=2.0,
-        staleness=1.0,
-        pace_s=0.0,
-        audit=False,
-    )
-    return engine.run(operation).event.request
+    return engine.run(asking(peer, seq=seq, weight=2.0)).event.request
 
 
 def answer(engine, peer, request):

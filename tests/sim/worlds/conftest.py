@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
-from p2pfl.config import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
-from sim import read_world
+from sim import describe, read_world
 
 
 def ring_of(names):
     """A federation whose members are called so."""
-    edges = {tuple(sorted((index, (index + 1) % len(names)))) for index in range(len(names))}
-    return FederationConfig(
-        path=Path("federation.toml"),
-        name="ten",
-        seed=7,
-        topology="ring",
-        task=TaskConfig(),
-        training=TrainingConfig(),
-        gossip=GossipConfig(),
-        members=tuple(Member(index=i, name=name, key=i.to_bytes(32), address=None) for i, name in enumerate(names)),
-        edges=tuple(sorted(edges)),
-    )
+    plain = describe(nodes=len(names), topology="ring", seed=7)
+    return replace(plain, members=tuple(replace(one, name=names[one.index]) for one in plain.members))
 
 
 @pytest.fixture(scope="session")

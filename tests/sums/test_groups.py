@@ -268,6 +268,16 @@ def test_a_dead_member_takes_its_group_out_and_brings_it_back():
     assert not world.held_up
 
 
+def test_where_no_group_is_whole_without_it_who_sums_other_things_is_not_waited_for():
+    """As a restarted member does, which begins a round again while the others are in the middle of it."""
+    world = GroupWorld(5, complete(5))
+    for member in range(5):
+        world.ask(member, "again" if member == 2 else "one")
+    world.run()
+    assert {refused.reason for _, refused in world.refused} == {"member 2 sums other things"}
+    assert not world.held_up
+
+
 def test_where_no_group_is_whole_without_it_a_restarted_member_waits_no_longer_each_time():
     world, labels = GroupWorld(5, complete(5), sums=9), [f"round {number}" for number in range(8)]
     world.ask_all(*labels, pause_s=1.0)

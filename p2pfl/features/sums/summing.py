@@ -484,7 +484,8 @@ class Sum:
         self.missing_total = b""
         settings = self.setup.settings
         strange = self._strange
-        if len(strange) > settings.count - settings.quorum and not self.has_voted():
+        is_vain = len(strange) > settings.count - settings.quorum or not settings.whole(self.setup.roster - strange)
+        if is_vain and not self.has_voted():
             yield self._quit(f"member {min(strange)} sums other things")
         for name, proposal in list(self._tally.lists.items()):
             if self.has_voted():

@@ -485,7 +485,7 @@ class Sum:
         settings = self.setup.settings
         strange = self._strange
         is_vain = len(strange) > settings.count - settings.quorum or not settings.whole(self.setup.roster - strange)
-        if is_vain and not self.has_voted():
+        if strange and is_vain and not self.has_voted():
             yield self._quit(f"member {min(strange)} sums other things")
         for name, proposal in list(self._tally.lists.items()):
             if self.has_voted():

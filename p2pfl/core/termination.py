@@ -9,7 +9,7 @@ stops training, at the end of a round, in any of these cases:
 - fewer than half have completed, this node is one of them, and it has seen no progress in others for that long, or has
   gone on for fifty times as long as it trained;
 - every connected neighbor has stopped; a node that has not completed ignores neighbors that plan fewer rounds;
-- every member that has not completed has been absent for that long.
+- every member that has not completed is in quarantine, or has been absent for that long.
 
 A node stopped by this rule has not completed; otherwise one early end would run around a ring. On a sparse graph a node
 knows little about distant members, so with a robust rule *half* means half of all. It waits for no removed member.

@@ -24,6 +24,7 @@ from topologies import Topology, TopologyError, build, build_schedule
 from topologies.families import FAMILIES, kind
 from topologies.family import GraphKind
 from topologies.graph import components, ordered
+from topologies.graph import hops as distances
 from topologies.schedule import MixingMatrix
 
 KEY = "federation.topology"
@@ -250,19 +251,16 @@ def all_shares(federation: FederationConfig) -> list[dict[int, float]]:
 
 def hops(federation: FederationConfig, member: int) -> int:
     """Return the distance of the farthest node from `member`, between 1 and FARTHEST."""
-    neighbors = _neighbors(federation)
-    reached, rim, depth = {member}, [member], 0
-    while rim and depth < FARTHEST:
-        beyond = {peer for node in rim for peer in neighbors[node]} - reached
-        reached |= beyond
-        rim = list(beyond)
-        depth += bool(beyond)
-    return max(1, depth)
+    graph = Topology(KEY, len(federation.members), federation.edges)
+    return int(distances(graph, member).clip(1, FARTHEST).max())
 
 
 def all_hops(federation: FederationConfig) -> list[int]:
     """Compute `hops` of all: sets of nodes reached, as bits of numbers, are joined with the neighbors', hop by hop."""
-    neighbors = _neighbors(federation)
+    neighbors: list[list[int]] = [[] for _ in federation.members]
+    for i, j in federation.edges:
+        neighbors[i].append(j)
+        neighbors[j].append(i)
     reached, depth = [1 << node for node in range(len(neighbors))], [1] * len(neighbors)
     for hop in range(1, FARTHEST + 1):
         wider = [reduce(or_, (reached[peer] for peer in neighbors[node]), own) for node, own in enumerate(reached)]
@@ -273,11 +271,3 @@ def all_hops(federation: FederationConfig) -> list[int]:
             depth[node] = hop
         reached = wider
     return depth
-
-
-def _neighbors(federation: FederationConfig) -> list[list[int]]:
-    neighbors: list[list[int]] = [[] for _ in federation.members]
-    for i, j in federation.edges:
-        neighbors[i].append(j)
-        neighbors[j].append(i)
-    return neighbors

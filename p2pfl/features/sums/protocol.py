@@ -324,7 +324,8 @@ class Sums:
         wait_s = self.patience.wait_for_s(self._entries, self.settings.count, self.settings.sums)
         if each.number == self._next and each.asked is None and self._asked is not None and not self._is_used_up:
             each.ask(self._asked, now)
-        for step in each.act(now, wait_s):
+        forgetful = self._key_setup.forgetful(each.setup) if self.settings.groups else frozenset()
+        for step in each.act(now, wait_s, forgetful):
             self._due.add(each.key)
             if isinstance(step, Total):
                 digest = total_digest(step.setup, step.number, step.members, step.vector)

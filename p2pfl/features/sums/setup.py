@@ -429,16 +429,17 @@ class KeySetup:
 
     def _has_newcomers(self, current: SumSetup | None) -> bool:
         """True if somebody with fresh keys is not in the current set-up, or has forgotten it by a restart."""
-        return current is not None and bool(self.fresh.keys() - current.roster or self._forgetful(current))
+        fresh = self.fresh.keys()
+        return current is not None and bool(fresh - current.roster or fresh & self.forgetful(current))
 
-    def _forgetful(self, current: SumSetup) -> set[int]:
-        """The members of a set-up who have forgotten it by a restart."""
-        lives = {member: keys.life for member, keys in self._records.keys_of(self.fresh).items()}
-        return {member for member in lives.keys() & current.roster if lives[member] > current.keys[member].life}
+    def forgetful(self, current: SumSetup) -> frozenset[int]:
+        """Return the members of a set-up who have forgotten it by a restart."""
+        lives = {member: keys.life for member, keys in self._records.keys_of(self._records.latest).items()}
+        return frozenset(m for m in lives.keys() & current.roster if lives[m] > current.keys[m].life)
 
     def _hold_s(self, current: SumSetup | None) -> float:
         """Return how long newcomers wait after a set-up; not longer each time where without them no group is whole."""
-        is_vain = current is not None and not self._settings.whole(current.roster - self._forgetful(current))
+        is_vain = current is not None and not self._settings.whole(current.roster - self.forgetful(current))
         return (HOLD if is_vain else self._hold) * self._patience.wait_s
 
     def _leaves_out(self, current: SumSetup | None) -> bool:

@@ -248,8 +248,7 @@ class Tree:
 
 LATE, OVER = 6, 10
 """After so many waits a member gives a sum up that has no list; after so many it waits no more."""
-MINE, NEXT = 0, 1
-"""Ranks of roots."""
+MINE, NEXT = 0, 1  # ranks of roots
 TURN, EARLY, WAVE = 1.5, 0.5, 0.9
 """In waits: a root's turn at least; how much earlier its list is signed; how much later it is blamed, with a wave."""
 SPARED = 16
@@ -301,6 +300,8 @@ class Sum:
         self._last = self._missed = frozenset[int]()
         self._lost: frozenset[int] = frozenset()
         """The members, with groups, whose parts an own wave has not brought, nor that before it."""
+        self._forgetful, self._is_spent = frozenset[int](), False
+        """Who has forgotten the set-up; True once the latest own wave has brought nothing that can be a list."""
         self._flaws: dict[bytes, str] = {}
         """Why this member does not sign a list, by the list's id; empty: nothing is wrong."""
         self._flaw = ""
@@ -321,8 +322,7 @@ class Sum:
         self.asked = asked
         self._clock.began = self._clock.moved = now
         if self.outcome is None and self._tally.certified is None:
-            masked = self.setup.masked(asked.values, self.number)
-            self._tree.own[self.key] = self._index, asked.terms, masked
+            self._tree.own[self.key] = self._index, asked.terms, self.setup.masked(asked.values, self.number)
         elif (certified := self._tally.certified) is not None and certified.terms != asked.terms:
             self.refuse(STRANGE)
         elif isinstance(self.outcome, Refused):
@@ -360,8 +360,9 @@ class Sum:
             missing=tuple(member for member in range(self.setup.settings.count) if member not in ready),
         )
 
-    def act(self, now: float, wait_s: float) -> Iterator[Step]:
-        """Yield what to do now, one thing after the other; each is done before the next is asked for."""
+    def act(self, now: float, wait_s: float, forgetful: frozenset[int]) -> Iterator[Step]:
+        """Yield what to do now, each done before the next is asked for. `forgetful`: with groups, who has no vector."""
+        self._forgetful = forgetful
         if self.outcome is not None:
             return
         tally = self._tally
@@ -407,11 +408,9 @@ class Sum:
 
     def _may_ask(self) -> bool:
         """True if this member may send another wave; with groups, if parts come of it that can be a list."""
-        is_vain = bool(self.setup.settings.groups and self.setup.flaw(self._due))
-        return self._own_waves() < MOST_TURNS and not is_vain
+        return self._own_waves() < MOST_TURNS and not (self.setup.settings.groups and self.setup.flaw(self._due))
 
     def _own_waves(self) -> int:
-        """The waves that this member has sent."""
         return sum(taken.author == self._index for taken in self._tally.waves.values())
 
     def _is_turn(self, ready: Collection[int], now: float, wait_s: float) -> bool:
@@ -435,6 +434,7 @@ class Sum:
         return member in self._alike and in_time
 
     def _wave(self, asked: SumRequest) -> Wave:
+        self._is_spent = False
         most = MOST_TURNS * self.setup.settings.count  # a larger one is a liar's
         epochs = (taken.wave.epoch for taken in self._tally.waves.values())
         epoch = max((epoch for epoch in epochs if epoch <= most), default=-1) + 1
@@ -444,13 +444,14 @@ class Sum:
     @property
     def _due(self) -> frozenset[int]:
         """The members whose parts a wave asks for: those who are ready; with groups, those of whole ones."""
-        return self.setup.settings.whole(frozenset(self._alike) - self._lost)
+        return self.setup.settings.whole(frozenset(self._alike) - self._lost - self._forgetful)
 
     def _propose(
         self, asked: SumRequest, members: frozenset[int], total: Words, slow: frozenset[int], due: frozenset[int]
     ) -> Iterator[Step]:
         """Propose who has come, or ask again if one of `due` was missed; not if it alone holds its part back."""
         del self._tree.gathered[self.key]
+        self._is_spent = True
         if self._index in self._tally.authors.values():
             return
         missed = due - members
@@ -461,8 +462,7 @@ class Sum:
             self._lost |= missed if is_held else missed & self._missed
             self._missed = missed
         if self.setup.settings.whole(members) != members:
-            if self._may_ask():
-                yield self._wave(asked)
+            yield from [self._wave(asked)] if self._may_ask() else []
             return
         missed = self._due - members
         can_do_without = is_held and not asked.only and not self.setup.flaw(members)
@@ -470,8 +470,7 @@ class Sum:
             self._last = members
             yield self._wave(asked)
             return
-        flaw = self.setup.flaw(members)
-        if flaw:
+        if flaw := self.setup.flaw(members):
             self._flaw = flaw
             return
         bits, vector = bits_of(members), total.tobytes()
@@ -482,11 +481,8 @@ class Sum:
     def _vote(self, asked: SumRequest, now: float, wait_s: float) -> Iterator[Step]:
         """Sign the first list that is in order, once its total is here: then it cannot be lost with its root."""
         self.missing_total = b""
-        settings = self.setup.settings
-        strange = self._strange
-        is_vain = len(strange) > settings.count - settings.quorum or not settings.whole(self.setup.roster - strange)
-        if strange and is_vain and not self.has_voted():
-            yield self._quit(f"member {min(strange)} sums other things")
+        if not self.has_voted() and (reason := self._in_vain()):
+            yield self._quit(reason)
         for name, proposal in list(self._tally.lists.items()):
             if self.has_voted():
                 return
@@ -509,6 +505,17 @@ class Sum:
                 self._blame_leaders(proposal, now, wait_s)
                 yield Keep(data=asked.data, members=members)
                 yield SlotVote(setup=self.setup.id, number=self.number, chosen=name)
+
+    def _in_vain(self) -> str:
+        """Return why no list can come, or nothing. A wave that is out may have a part of who has forgotten the rest."""
+        settings, strange, forgetful, roster = self.setup.settings, self._strange, self._forgetful, self.setup.roster
+        if strange and (len(strange) > settings.count - settings.quorum or not settings.whole(roster - strange)):
+            return f"member {min(strange)} sums other things"
+        if not forgetful or settings.whole(roster - forgetful) or self._tally.lists or not self.is_out():
+            return ""
+        done = self._tally.quit.keys() | forgetful | ({self._index} if self._is_spent else set())
+        is_out = any(taken.author not in done for taken in self._tally.waves.values())
+        return "" if is_out else f"member {min(forgetful)} has restarted"
 
     def _flaw_of(self, name: bytes, members: frozenset[int], asked: SumRequest) -> str:
         """Return what is wrong with a list; empty: nothing. It stays so until this member has signed one."""
@@ -574,8 +581,7 @@ class Sum:
             for member in late:
                 self._blame.strike(member, "it has not revealed its seed in time")
             reveal = self._reveal(late, own=False)
-            if reveal.shares:
-                yield reveal
+            yield from [reveal] if reveal.shares else []
         self._conclude(secrets, chosen, is_over=now > clock.certified + LATE * wait_s)
 
     def _conclude(self, secrets: _Secrets, chosen: MemberList, *, is_over: bool) -> None:

@@ -43,18 +43,20 @@ CELLS = {
     "swarm": {"way": "swarm", "threads": 8, "rate": 0.4, "poll_s": 0.1, "max_concurrent_submissions": 8},
     "p2p": {"way": "p2p", "threads": 8, "rate": 0.4, "graph": "complete"},
 }
+SENT = torch.float16 if CELL.get("half") else torch.float32
 POLLS = ("learn_task_check_interval", "request_to_submit_result_interval")
-SEARCH = [("p2p", {"way": "p2p", "threads": 8}), ("swarm", {"way": "swarm", "threads": 8, "rate": 0.4, "steps": 50})]
+SEARCH = [
+    ("p2p", {"way": "p2p", "threads": 8}),
+    ("swarm", {"way": "swarm", "threads": 8, "rate": 0.4, "steps": 50}),
+    ("fedavg", {"way": "fedavg", "threads": 8, "rate": 0.4, "steps": 50, "poll_s": 0.1, "half": 1}),
+    ("swarm", {"way": "swarm", "threads": 8, "rate": 0.4, "poll_s": 0.1, "max_concurrent_submissions": 8, "half": 1}),
+]
 
 
 # typed for fedavg, swarm
-class Net(nn.Module):  # jobs name a class that is built without arguments
+class Net(nn.Sequential):  # jobs name a class that is built without arguments
     def __init__(self) -> None:
-        super().__init__()
-        self.layers = make_model()
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.layers(inputs)
+        super().__init__(*make_model())
 
 
 # end
@@ -69,11 +71,11 @@ def client() -> None:
     model = Net()
     while flare.is_running():
         received = flare.receive()
-        model.load_state_dict({key: torch.as_tensor(value) for key, value in received.params.items()})
+        model.float().load_state_dict({key: torch.as_tensor(value) for key, value in received.params.items()})
         accuracy = evaluate_common(model, node)
         train(model, node)
         meta = {"NUM_STEPS_CURRENT_ROUND": len(own_rows(node)[1])}
-        flare.send(flare.FLModel(params=model.state_dict(), metrics={"accuracy": accuracy}, meta=meta))
+        flare.send(flare.FLModel(params=model.to(SENT).state_dict(), metrics={"accuracy": accuracy}, meta=meta))
     # end
 
 
@@ -141,10 +143,9 @@ def main(way: str) -> None:
     # typed for fedavg, swarm
     job.execute(SimEnv(num_clients=nodes, num_threads=threads, workspace_root=str(Path("workspace").absolute())))
     # typed
+    # $ python flare.py
+    # end
 
-
-# $ python flare.py
-# end
 
 if __name__ == "__main__":  # by its name, since jobs name classes by module; an import here would be packed for ever
     importlib.import_module("flare").main(CELL["way"])

@@ -36,6 +36,7 @@ SEARCH = [
     ("averager", {"rate": 0.4, "matchmaking": 5.0}),
     ("averager", {"rate": 0.4, "matchmaking": 5.0, "steps": 50}),
     ("averager", {"rate": 0.4, "matchmaking": 5.0, "half": True}),
+    ("averager", {"rate": 0.4, "matchmaking": 1.0, "half": True}),
     ("optimizer", {"way": "optimizer", "rate": 0.4, "matchmaking": 5.0}),
 ]
 LOCAL = {"startup_timeout": 60, "auto_nat": False, "nat_port_map": False, "use_relay": False}  # all on one machine

@@ -32,6 +32,9 @@ SEARCH = [
     ("tuned", {"graph": "complete"}),
     ("tuned", {"graph": "complete", "rate": 0.4, "steps": 50}),
     ("tuned", {"graph": "complete", "rate": 0.4, "steps": 10}),
+    ("launch", {"graph": "ring", "compressor": "rotate+q2"}),
+    ("launch", {"graph": "ring", "compressor": "rotate+sign"}),
+    ("tuned", {"graph": "complete", "rate": 0.4, "compressor": "rotate+q2"}),
 ]
 HERE: list[int] = []
 
@@ -75,9 +78,10 @@ def main() -> None:
     file = Path("ward", "federation.toml")
     keys = {"name": f"{__file__}:task", "rounds": CELL["rounds"], "local_steps": CELL["steps"]}
     keys |= {"batch_size": CELL["batch"], "learning_rate": CELL["rate"]}
+    keys |= {key: CELL[key] for key in {"compressor"} & CELL.keys()}
     text = file.read_text(encoding="utf-8")
     for key, value in keys.items():
-        shown = f'"{value}"' if key == "name" else str(value)
+        shown = f'"{value}"' if isinstance(value, str) else str(value)
         pattern = r'(?m)^name = "task\.py:task".*$' if key == "name" else rf"(?m)^{key} = .*$"
         text, found = re.subn(pattern, f"{key} = {shown}", text)
         if found != 1:

@@ -50,6 +50,7 @@ TASKS: dict[str, dict[str, Any]] = {
 NOT_MEASURED = {"DisCo": "discojs-node 2.1.1 did not install from npm alone: two of its parts fetch binaries elsewhere"}
 QUIET = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 HEAD = "| system | runs | to target, s | after start, s | CPU-s | MB | peak MB | rounds | lines | worst node | load |"
+TRIED = ", tried"
 HIDDEN = {"nodes", "rounds", "way", "simulated", "threads"}
 HEARD: dict[str, Any] = {"capture_output": True, "text": True}
 
@@ -133,7 +134,7 @@ def cells(name: str, options: argparse.Namespace, repeat: int) -> list[tuple[str
         victims, real = [1, *constants.get("SERVER", [])], [each for each in every if "simulated" not in each[1]]
         return [(label, cell | {"kill": victim}) for label, cell in real for victim in victims]
     if options.search and not repeat:
-        every += [(label, whole(cell)) for label, cell in constants.get("SEARCH", [])]
+        every += [(label + TRIED, whole(cell)) for label, cell in constants.get("SEARCH", [])]
     return every
 
 
@@ -222,7 +223,8 @@ def draw(out: Path, path: Path) -> None:
 
     groups = defaultdict[str, list[dict[str, Any]]](list)
     for line in results(out):
-        if line["cell"]["task"] == "digits" and "kill" not in line["cell"] and line["seconds"]:
+        chosen = "kill" not in line["cell"] and not line["label"].endswith(TRIED)
+        if line["cell"]["task"] == "digits" and chosen and line["seconds"]:
             groups[_title(line["name"], line["label"])].append(line)
     scales = {"learning_s": (1.0, "seconds after start"), "cpu_s": (1.0, "CPU-seconds"), "bytes": (1e6, "megabytes")}
     names = sorted(groups, key=lambda name: -median(run["learning_s"] for run in groups[name]))
@@ -257,7 +259,7 @@ def _arrived(name: str, label: str, cell: dict[str, Any], runs: list[dict[str, A
     seconds = [middle(key) if there else late for key in ("seconds", "learning_s")]
     mb = middle("bytes", 1e6, ".2f")
     figures = [middle("cpu_s"), f"({mb})" if cell.get("simulated") else mb, middle("peak_bytes", 1e6, ".0f")]
-    figures += [middle("rounds", form=".0f"), str(typed(HERE / f"{name}.py", label))]
+    figures += [middle("rounds", form=".0f"), str(typed(HERE / f"{name}.py", label.removesuffix(TRIED)))]
     figures += [middle("worst", of=min, form=".3f"), middle("load")]
     return f"| {' | '.join((title, count, *seconds, *figures))} |"
 

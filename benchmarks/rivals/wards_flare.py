@@ -39,7 +39,7 @@ def client() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=KEYS["learning_rate"])
     while flare.is_running():
         received, begun = flare.receive(), time.time()
-        model.load_state_dict({key: torch.as_tensor(value) for key, value in received.params.items()})
+        model.float().load_state_dict({key: torch.as_tensor(value) for key, value in received.params.items()})
         accuracy = float((model(tests).argmax(1) == answers).float().mean())
         for _ in range(KEYS["local_steps"]):
             rows = torch.randint(len(kinds), (KEYS["batch_size"],))
@@ -49,7 +49,7 @@ def client() -> None:
         event = {"round": received.current_round, "site": site, "begun": begun, "accuracy": accuracy}
         with Path(os.environ["WARDS"], "events.jsonl").open("ab", buffering=0) as file:
             file.write((json.dumps(event) + "\n").encode())
-        flare.send(flare.FLModel(params=model.state_dict(), metrics={"accuracy": accuracy}))
+        flare.send(flare.FLModel(params=model.half().state_dict(), metrics={"accuracy": accuracy}))
 
 
 def export() -> None:

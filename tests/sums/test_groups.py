@@ -297,6 +297,50 @@ def test_where_no_group_is_whole_without_it_a_restarted_member_waits_no_longer_e
     assert (len(world.done), world.refused) == (5 * len(labels), [])
 
 
+def restarted_in(label, kind, *, after_s=0.0, back_s=0.5, **link):
+    """Member 2 of one whole group dies in a sum, `after_s` after it said something of that kind, and comes back.
+
+    Return how many have that sum, how long after its death the last one ends it, and whom the others blame.
+    """
+    world, died, ended = GroupWorld(5, complete(5), size=1000, link=Link(delay_s=(0.002, 0.02), **link)), [], []
+    world.ask_all("a", "b", "c", pause_s=8.0)
+    go_on = world.on_outcome
+
+    def on_outcome(index, effect):
+        ended.append((effect.label, world.now))
+        go_on(index, effect)
+
+    def die():
+        world.crash(2)
+        world.schedule(world.now + back_s, lambda: world.start(2))
+
+    def on_message(index, message):
+        if index == 2 and len(ended) == 5 * "abc".index(label) and not died and world.said(message) is kind:
+            died.append(world.now + after_s)
+            world.schedule(died[0], die)
+
+    world.on_outcome, world.on_message = on_outcome, on_message
+    world.run()
+    world.check_groups()
+    last_s = max(at for of, at in ended if of == label) - died[0]
+    return sum(done.label == label for _, done in world.done), last_s, {member for _, _, member, _ in world.held_up}
+
+
+@pytest.mark.parametrize("label", "ac")
+def test_where_no_group_is_whole_without_it_a_member_that_is_back_without_its_vector_is_not_waited_for(label):
+    """The others know by its keys that it has forgotten the set-up, be that young or old; six waits are 3.5 s."""
+    done, last_s, blamed = restarted_in(label, GroupWave)
+    assert (done, blamed) == (0, set())
+    assert last_s < 1.0
+
+
+@pytest.mark.parametrize("bytes_per_s", [4e4, 1e9])
+@pytest.mark.parametrize("label", "ac")
+def test_a_sum_comes_about_where_the_part_of_a_restarted_member_was_in(label, bytes_per_s):
+    done, *_ = restarted_in(label, BranchPart, after_s=8000 / bytes_per_s + 0.03, back_s=0.05, bytes_per_s=bytes_per_s)
+    assert done == 4
+
+
 @pytest.mark.parametrize(("slow_s", "members"), [(9.0, [6] * 4), (60.0, [6] + [3] * 3)])
 def test_a_slower_member_is_waited_for_as_long_again_as_the_others_took(slow_s, members):
     world, labels = GroupWorld(6, complete(6), sums=8), [f"round {number}" for number in range(len(members))]

@@ -444,7 +444,7 @@ class Sum:
     @property
     def _due(self) -> frozenset[int]:
         """The members whose parts a wave asks for: those who are ready; with groups, those of whole ones."""
-        return self.setup.settings.whole(frozenset(self._alike) - self._lost - self._forgetful)
+        return self.setup.settings.whole(frozenset(self._alike) - self._lost)
 
     def _propose(
         self, asked: SumRequest, members: frozenset[int], total: Words, slow: frozenset[int], due: frozenset[int]
@@ -507,15 +507,15 @@ class Sum:
                 yield SlotVote(setup=self.setup.id, number=self.number, chosen=name)
 
     def _in_vain(self) -> str:
-        """Return why no list can come, or nothing. A wave that is out may have a part of who has forgotten the rest."""
+        """Return why no list can come, or nothing. The forgetful may only say so: others have asked for their parts."""
         settings, strange, forgetful, roster = self.setup.settings, self._strange, self._forgetful, self.setup.roster
         if strange and (len(strange) > settings.count - settings.quorum or not settings.whole(roster - strange)):
             return f"member {min(strange)} sums other things"
         if not forgetful or settings.whole(roster - forgetful) or self._tally.lists or not self.is_out():
             return ""
-        done = self._tally.quit.keys() | forgetful | ({self._index} if self._is_spent else set())
-        is_out = any(taken.author not in done for taken in self._tally.waves.values())
-        return "" if is_out else f"member {min(forgetful)} has restarted"
+        done = self._tally.quit.keys() | ({self._index} if self._is_spent else set())
+        roots = {taken.author for taken in self._tally.waves.values()} - forgetful
+        return f"member {min(forgetful)} has restarted" if roots and roots <= done else ""
 
     def _flaw_of(self, name: bytes, members: frozenset[int], asked: SumRequest) -> str:
         """Return what is wrong with a list; empty: nothing. It stays so until this member has signed one."""
@@ -546,7 +546,7 @@ class Sum:
     def _tire(self, asked: SumRequest, now: float, wait_s: float) -> Iterator[Step]:
         clock = self._clock
         start = clock.quorum if clock.is_quorum else clock.began + 20 * asked.pause_s
-        is_whole = bool(self.setup.settings.whole(self._alike))
+        is_whole = bool(self.setup.settings.whole(self._alike - self._forgetful))
         no_list = "no list was signed by enough members in time" if is_whole else "no group is ready as a whole"
         reason = self._flaw or (no_list if clock.is_quorum else "too few members are ready")
         if now > start + LATE * wait_s and not self.has_voted():

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import itertools
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from logging import Logger
 from typing import Any, TypeVar
 
@@ -101,8 +101,8 @@ class MemoryArrival:
     def admit(self) -> None:
         """Do nothing: the line may stay."""
 
-    def work(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        return work
+    def work(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]:
+        return work()
 
 
 class MemoryNetwork:

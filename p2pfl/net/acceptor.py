@@ -169,9 +169,9 @@ class ConnectionGate(Tap):
         """Return a stopwatch that charges this connection."""
         return Stopwatch(self.pay)
 
-    async def work(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` and charge this connection for it."""
-        return await measure(work, self.watch())
+    async def work(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run what `work` makes and charge this connection for it."""
+        return await measure(work(), self.watch())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101

@@ -264,7 +264,7 @@ class Reception:
     spawn: Spawn
 
     def meet(self, line: Line, arrival: Arrival) -> asyncio.Task[None] | None:
-        return self.spawn(arrival.work(self._serve(line, arrival)))
+        return self.spawn(arrival.work(lambda: self._serve(line, arrival)))
 
     async def _serve(self, line: Line, arrival: Arrival) -> None:
         link: PeerLink | None = None

@@ -459,8 +459,8 @@ class Arrival(Protocol):
         """Let the line stay: it is a session now."""
         ...
 
-    def work(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """Run `work` and charge the other end for it."""
+    def work(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]:
+        """Run what `work` makes, once this is awaited, and charge the other end for it."""
         ...
 
 

@@ -256,3 +256,9 @@ async def test_the_opening_tag_is_checked_before_the_curve(federation, monkeypat
     with pytest.raises(PeerFault, match="opening tag"):
         await federation.new(0).links._greeter.answer(Wire(), stages.append)
     assert agreed == stages == []
+
+
+async def test_a_connection_that_comes_when_the_node_has_ended_leaves_nothing_behind(federation):
+    """A coroutine that nobody awaits would be a warning in its log."""
+    gate = ConnectionGate(PendingConnections(Limits(), greeting_bytes=10), lambda _: asyncio.Protocol())
+    assert federation.new(0).links._reception.meet(None, gate) is None

@@ -159,7 +159,7 @@ class Inviter:
         return register(self._own, challenge, relay=relay, ticket=self._ticket(self._own, challenge.clock_s))
 
     def _meet(self, line: Line, arrival: Arrival) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(arrival.work(self._serve(line, arrival)))
+        task = asyncio.get_running_loop().create_task(arrival.work(lambda: self._serve(line, arrival)))
         self._visits.add(task)
         task.add_done_callback(self._visits.discard)
         return task

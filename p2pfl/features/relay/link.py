@@ -220,8 +220,8 @@ class RelayArrival:
     def admit(self) -> None:
         """Do nothing: the line may stay."""
 
-    def work(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        return work
+    def work(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]:
+        return work()
 
 
 class RefusedByRelayError(GoneError):

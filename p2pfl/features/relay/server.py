@@ -238,7 +238,7 @@ class RelayServer:
 
     def meet(self, line: Line, arrival: Arrival) -> asyncio.Task[None] | None:
         """Serve a connection; a transport's `open` is given this."""
-        return self._spawn(arrival.work(self._serve(line, arrival)))
+        return self._spawn(arrival.work(lambda: self._serve(line, arrival)))
 
     async def run(self) -> None:
         """Deliver frames, and end what is silent or has expired, until cancelled."""

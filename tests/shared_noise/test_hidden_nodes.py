@@ -88,6 +88,7 @@ async def test_who_dies_takes_its_group_out_and_is_back_with_the_others(hidden_w
     await broken_off(nodes[1], crashed)
     await nodes[6].until(lambda: nodes[6].rounds >= 3, 100)
     (nodes[1],) = start(field, 1)
+    await nodes[6].until(lambda: nodes[6].rounds >= ROUNDS, 250)  # set-ups that fail wait ever longer
     await finished(nodes)
     alike(field)
     groups = [set(group) for group in seen.rounds[0]._groups]

@@ -125,7 +125,7 @@ async def test_a_node_that_crashes_is_back_with_the_others_and_pays_for_each_par
     name, after = POINTS[point]
     owner = CommonState if name == "commit" else SumRounds
     crashed = crash_at(monkeypatch, owner, name, 1, lambda one: one.algorithm.facts.rounds == 2, after=after)
-    field = shared_ward()
+    field = shared_ward(gossip={"linger_s": 100.0})  # on a busy machine the others would leave it behind
     nodes = start(field)
     await broken_off(nodes[1], crashed)
     (nodes[1],) = start(field, 1)

@@ -361,7 +361,7 @@ class Sum:
         )
 
     def act(self, now: float, wait_s: float, forgetful: frozenset[int]) -> Iterator[Step]:
-        """Yield what to do now, each done before the next is asked for. `forgetful`: with groups, who has no vector."""
+        """Yield what to do now, each done before the next is asked for. `forgetful`: with groups, who has restarted."""
         self._forgetful = forgetful
         if self.outcome is not None:
             return
